@@ -34,7 +34,8 @@ impl Certificate {
     /// Whether the certificate has expired at `now_ms`.
     ///
     /// TLS checks the expiry only at the start of a connection, which may last longer.
-    pub(super) const fn is_over(&self, now_ms: i64) -> bool {
+    #[must_use]
+    pub const fn is_over(&self, now_ms: i64) -> bool {
         self.not_after_ms < now_ms
     }
 }

@@ -188,14 +188,17 @@ impl Tokens {
     ///
     /// `to` is the scope that the request needs, if it needs one. A certificate is used only if `to` is
     /// [`Scope::Ingest`] and `auth.client_certificate` is `device`. If neither tokens nor certificates are
-    /// configured, credentials are ignored.
+    /// configured, credentials are ignored. An expired certificate is refused in any case.
     ///
     /// # Errors
     /// When the credentials are invalid or missing.
     pub fn grant(&self, shown: Credentials<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, AuthError> {
+        if shown.certificate.is_some_and(|certificate| certificate.is_over(now_ms)) {
+            return Err(AuthError::ExpiredCertificate);
+        }
         let takes_certificate = self.certificate_use == CertificateUse::Device && to == Some(Scope::Ingest);
         let certificate = shown.certificate.filter(|_| takes_certificate);
-        let devices = certificate.map(|certificate| self.devices(certificate, now_ms)).transpose()?;
+        let devices = certificate.map(|certificate| self.devices(certificate)).transpose()?;
         match (shown.token.filter(|_| self.authenticates()), devices) {
             (Some(token), None) => self.of_token(token, now_ms),
             (Some(token), Some(devices)) => Ok(Arc::new(self.of_token(token, now_ms)?.narrowed_to(&devices))),
@@ -228,10 +231,7 @@ impl Tokens {
         }
     }
 
-    fn devices(&self, certificate: &Certificate, now_ms: i64) -> Result<Vec<DevicePattern>, AuthError> {
-        if certificate.is_over(now_ms) {
-            return Err(AuthError::ExpiredCertificate);
-        }
+    fn devices(&self, certificate: &Certificate) -> Result<Vec<DevicePattern>, AuthError> {
         let devices = certificate.devices(self.case);
         if devices.is_empty() { Err(AuthError::NamelessCertificate) } else { Ok(devices) }
     }

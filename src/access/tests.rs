@@ -147,6 +147,14 @@ fn a_certificate_is_valid_until_its_expiry() {
     let shown = Credentials { token: None, certificate: Some(&certificate) };
     assert!(closed.grant(shown, Some(Scope::Ingest), NOW_MS).is_ok());
     assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1).err(), Some(AuthError::ExpiredCertificate));
+    let beside = Credentials { token: Some("t"), ..shown };
+    for auth in [BY_DEVICE.to_owned() + &entry("ann", "t", ""), entry("ann", "t", ""), String::new()] {
+        for to in [Some(Scope::Query), None] {
+            assert!(tokens(&auth).grant(beside, to, NOW_MS).is_ok(), "{auth}");
+            let late = tokens(&auth).grant(beside, to, NOW_MS + 1);
+            assert_eq!(late.err(), Some(AuthError::ExpiredCertificate), "{auth}");
+        }
+    }
 }
 
 #[test]

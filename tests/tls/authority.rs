@@ -53,6 +53,13 @@ impl Authority {
         self.issue(&expired(named(common, &[])))
     }
 
+    /// A client whose certificate is valid until the start of this year.
+    pub(crate) fn client_until(&self, common: &str, year: i32) -> Issued {
+        let mut params = named(common, &[]);
+        params.not_after = date_time_ymd(year, 1, 1);
+        self.issue(&params)
+    }
+
     /// A client that is known to have this serial number.
     pub(crate) fn numbered_client(&self, common: &str, serial: u64) -> Issued {
         let mut params = named(common, &[]);

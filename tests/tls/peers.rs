@@ -3,8 +3,8 @@
 use rustls::HandshakeKind;
 
 use super::authority::Authority;
-use super::{BOTH, Folder, connect, failed, health};
-use crate::harness::{Server, wait_until};
+use super::{BOTH, Folder, connect, failed, health, open};
+use crate::harness::{Connection, Server, now_ms, secret_of, wait_until};
 
 #[tokio::test]
 async fn an_optional_certificate_must_be_valid_if_presented() {
@@ -38,6 +38,36 @@ async fn a_required_certificate_must_be_presented() {
         health(&server, &folder.client(&[version], Some(&shown))).await.expect("a good one is shown");
     }
     wait_until("each is counted", async || (failed(&server, "certificate").await == 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired_is_refused_on_open_and_resumed_connections() {
+    const IN_2100_S: i64 = 4_102_531_200;
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("operator.pem"), folder.authority.client("operator", &[]).both())
+        .expect("writable");
+    let setup = folder.with_clients("client_certificates = 'required'").token("operator", "scopes = ['admin']");
+    let server = Server::start_with_clock(setup.token("reader", "scopes = ['query']")).await;
+    let shown = folder.authority.client_until("pump-1", 2100);
+    let client = folder.client(&BOTH, Some(&shown));
+    let mut connection = open(&server, &client).await;
+    let of_reader = format!("authorization: Bearer {}\r\n", secret_of("reader"));
+    let requests = [("/version", &*of_reader), ("/healthz", ""), ("/", "")]
+        .map(|(path, more)| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n"));
+    for request in &requests {
+        assert_eq!(connection.ask(request.as_bytes()).await.0, 200, "{request}");
+    }
+    server.clock().set(IN_2100_S - now_ms() / 1_000);
+    let resumed = connect(&server, &client).await.expect("a connection");
+    assert_eq!(resumed.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
+    for mut connection in [connection, Connection::over(resumed)] {
+        for request in &requests {
+            let (status, _, body) = connection.ask(request.as_bytes()).await;
+            let body = String::from_utf8_lossy(&body);
+            assert!(status == 401 && body.contains("the client certificate has expired"), "{request}{status} {body}");
+        }
+    }
+    health(&server, &folder.client(&BOTH, Some(&shown))).await.expect_err("its handshake fails");
 }
 
 #[tokio::test]

@@ -177,6 +177,9 @@ fn authorized(
     headers: &HeaderMap,
     certificate: Option<&Certificate>,
 ) -> Result<Arc<Grant>, AccessError> {
+    if certificate.is_some_and(|certificate| certificate.is_over(app.clock.now_ms())) {
+        return Err(AccessError::Unauthenticated(AuthError::ExpiredCertificate)); // on open paths too
+    }
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) => Some(scope),
