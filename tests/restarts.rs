@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::mongod::signal;
-use crate::harness::{Setup, binary, client, wait_until};
+use crate::harness::{Metrics, Setup, binary, client, wait_until};
 use crate::pages::in_repository;
 
 /// 2024-01-01T00:00:00Z.
@@ -148,6 +148,27 @@ async fn restarts_refuse_no_request_and_lose_no_datagram_while_the_sockets_are_h
     wait_until("all datagrams are there", async || (count(http, "datagrams").await == sent).then_some(())).await;
     let said = "HTTP uses the socket that was passed to this process, and not http.listen";
     assert_eq!(parent.log().matches(said).count(), 4, "{}", parent.log());
+    parent.stop().await;
+}
+
+/// The parent keeps the socket, and so the kernel its number of drops.
+#[tokio::test]
+async fn a_start_does_not_count_what_the_kernel_dropped_before() {
+    let mut parent = Parent::new();
+    let (http, udp) = (parent.http.local_addr().expect("bound"), parent.udp.local_addr().expect("bound"));
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    for _ in 0..20_000 {
+        sender.send_to(&[b'x'; 1_000], udp).expect("the parent holds the socket"); // more than its buffer keeps
+    }
+    parent.start(&Setup::sqlite());
+    let client = client(None).build().expect("a client");
+    let metrics = wait_until("it receives the others", async || {
+        let answer = client.get(format!("http://{http}/metrics")).send().await.expect("an answer");
+        let metrics = Metrics::parse(&answer.text().await.expect("text"));
+        (metrics.count("tidegauge_udp_datagrams_total") > 0).then_some(metrics)
+    })
+    .await;
+    assert_eq!(metrics.count_where("tidegauge_udp_dropped_total", &[("reason", "kernel")]), 0);
     parent.stop().await;
 }
 

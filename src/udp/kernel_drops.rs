@@ -30,13 +30,18 @@ pub(super) struct KernelDrops {
 impl KernelDrops {
     /// Counts the drops of `sockets` into `counter`, also the drops before this call.
     ///
-    /// The sockets are of one address family.
-    pub(super) fn of(sockets: &[UdpSocket], counter: Counter) -> io::Result<Self> {
+    /// The sockets are of one address family. If they `are_passed`, only later drops count: the kernel keeps
+    /// the number for as long as another process holds the sockets, and an earlier start may have counted
+    /// them. So drops while this service does not run are not counted.
+    pub(super) fn of(sockets: &[UdpSocket], are_passed: bool, counter: Counter) -> io::Result<Self> {
         let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };
         let seen = sockets.iter().map(|socket| Ok((inode(socket)?, 0))).collect::<io::Result<_>>()?;
         let mut drops = Self { seen, table, counter, warned_at: None };
-        drops.update()?;
+        let before = drops.since_last()?;
+        if !are_passed {
+            drops.counter.increment(before);
+        }
         Ok(drops)
     }
 
@@ -60,6 +65,13 @@ impl KernelDrops {
 
     /// Counts the drops since the last call, and returns their number.
     fn update(&mut self) -> io::Result<u64> {
+        let dropped = self.since_last()?;
+        self.counter.increment(dropped);
+        Ok(dropped)
+    }
+
+    /// The number of drops since the last call, which the caller counts.
+    fn since_last(&mut self) -> io::Result<u64> {
         let table = std::fs::read_to_string(self.table)?;
         let mut dropped = 0;
         for (inode, drops) in table.lines().filter_map(inode_and_drops) {
@@ -68,7 +80,6 @@ impl KernelDrops {
                 *seen = drops;
             }
         }
-        self.counter.increment(dropped);
         Ok(dropped)
     }
 
@@ -98,6 +109,9 @@ fn inode_and_drops(line: &str) -> Option<(u64, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     #[test]
@@ -114,7 +128,10 @@ mod tests {
     fn each_dropped_datagram_is_counted_once() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(host) else { continue };
-            let mut drops = KernelDrops::of(std::slice::from_ref(&socket), Counter::noop()).expect("/proc is there");
+            let start = |are_passed, counter| {
+                KernelDrops::of(std::slice::from_ref(&socket), are_passed, counter).expect("/proc is there")
+            };
+            let mut drops = start(false, Counter::noop());
             assert_eq!(drops.update().expect("/proc is there"), 0);
             let address = socket.local_addr().expect("bound");
             let mut sent = 0;
@@ -130,6 +147,12 @@ mod tests {
             let received = std::iter::from_fn(|| socket.recv(&mut [0; 1_000]).ok()).count();
             assert_eq!(received as u64 + dropped, sent);
             assert_eq!(drops.update().expect("/proc is there"), 0, "counted before");
+            for (are_passed, expected) in [(false, dropped), (true, 0)] {
+                let counted = Arc::new(AtomicU64::new(0));
+                let mut drops = start(are_passed, Counter::from_arc(Arc::clone(&counted)));
+                assert_eq!(drops.update().expect("/proc is there"), 0, "before the start");
+                assert_eq!(counted.load(Ordering::SeqCst), expected);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 //! Promises:
 //! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Received
 //!   datagrams that were too large, had no accepted reading, or did not fit into the log are counted by
-//!   cause.
+//!   cause. Not counted are those that the kernel dropped before the start at a passed socket.
 //! - Memory is bounded: per socket one buffer in the kernel, and as many bytes on their way into the log.
 //! - On shutdown, the threads receive the datagrams that the kernel still has.
 //!
@@ -64,6 +64,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Sockets {
     bound: Vec<UdpSocket>,
+    /// Another process made the sockets, and may keep them over restarts.
+    are_passed: bool,
     receive_buffer_bytes: usize,
     options: Options,
 }
@@ -100,7 +102,7 @@ impl Sockets {
             let granted_bytes = sockets::ensure_buffer(socket, options.udp.receive_buffer.as_usize())?;
             receive_buffer_bytes = receive_buffer_bytes.min(granted_bytes);
         }
-        Ok(Self::warned(options, bound, receive_buffer_bytes))
+        Ok(Self { are_passed: true, ..Self::warned(options, bound, receive_buffer_bytes) })
     }
 
     /// Warns if the kernel grants less than the options ask for.
@@ -108,7 +110,7 @@ impl Sockets {
         if let Some(advice) = sockets::advice(options.udp.receive_buffer.as_usize(), receive_buffer_bytes) {
             tracing::warn!("{advice}");
         }
-        Self { bound, receive_buffer_bytes, options }
+        Self { bound, are_passed: false, receive_buffer_bytes, options }
     }
 
     /// The address to which the sockets are bound.
@@ -135,7 +137,7 @@ impl Sockets {
     ) -> io::Result<Receiving> {
         metrics.udp_receive_buffer_bytes.set(self.receive_buffer_bytes as f64);
         let counters = Counters::new(metrics);
-        let drops = KernelDrops::of(&self.bound, metrics.udp_dropped_total.with("kernel"));
+        let drops = KernelDrops::of(&self.bound, self.are_passed, metrics.udp_dropped_total.with("kernel"));
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "cannot read /proc/net/udp; drops are not counted"));
         let sequences =
