@@ -13,8 +13,8 @@ const MAX_DATAGRAMS: usize = 128;
 
 /// The most bytes that one call receives, unless a single datagram may be larger.
 ///
-/// The names of metrics in so many bytes always fit into a record of the log, so no reading is rejected
-/// because of other readings in its batch.
+/// The names of metrics in so many bytes always fit into a record of the log. So no reading is rejected
+/// because of other readings in its batch, if `log.max_bytes` is above 2 MiB.
 const MAX_BYTES: usize = 256 << 10;
 
 /// A socket and the datagrams of the last call.
