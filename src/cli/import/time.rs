@@ -208,8 +208,8 @@ fn usual(text: &str) -> Result<DateTime, TimeError> {
     if !parts.iter().all(is_number) {
         return Err(TimeError::Unknown);
     }
-    let number = |part: &str| part.parse::<i16>().unwrap_or_default(); // four digits at most
-    let dated = |year, month, day| Date::new(number(year), number(month) as i8, number(day) as i8).ok();
+    let dated =
+        |year: &str, month: &str, day: &str| Date::new(year.parse().ok()?, month.parse().ok()?, day.parse().ok()?).ok();
     let date = match (one.len(), three.len(), mark) {
         (4, 1..=2, _) => dated(one, two, three).ok_or(TimeError::Unknown)?,
         (1..=2, 4, '.') => dated(three, two, one).ok_or(TimeError::Unknown)?,
@@ -475,6 +475,9 @@ mod tests {
             "25.10.2026 10:00 PM",
             "25.10.2026 24:10",
             "2.30.2026 10:00",
+            "5.257.2026 10:00",
+            "1/257/2026 10:00",
+            "2026-257-5 10:00",
         ] {
             assert_eq!(utc(text), Err(TimeError::Unknown), "{text}");
         }
