@@ -91,14 +91,16 @@ pub struct Body {
 impl Body {
     /// Compresses NDJSON with this number of readings.
     ///
-    /// `None`: the number is not known. Then it is at least 1, and at most the number of bytes.
+    /// `None`: the number is not known. Then it is at most the number of bytes, and at least 1 if there is an
+    /// object: all lines may be empty arrays.
     ///
     /// # Panics
     /// Never: a body in memory can be compressed.
     #[must_use]
     pub fn of(ndjson: &[u8], readings: Option<u64>) -> Self {
         let bytes = zstd::bulk::compress(ndjson, LEVEL).expect("a body in memory is compressed");
-        let readings = readings.map_or(1..=ndjson.len() as u64, |readings| readings..=readings);
+        let least = u64::from(memchr::memchr(b'{', ndjson).is_some());
+        let readings = readings.map_or(least..=ndjson.len() as u64, |readings| readings..=readings);
         Self { bytes: bytes.into(), readings }
     }
 

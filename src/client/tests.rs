@@ -99,6 +99,17 @@ async fn a_refusal_that_is_not_temporary_is_not_retried() {
 }
 
 #[tokio::test]
+async fn only_a_body_without_an_object_may_have_no_readings() {
+    let (listener, address) = listen().await;
+    serve(listener, |_, _| r#"{"accepted":0}"#);
+    let client = client(address);
+    let answer = client.post(READINGS, &Body::of(b"[]\n[ ]\n", None)).await.unwrap();
+    assert_eq!(answer.counts, Counts::default());
+    let trouble = client.post(READINGS, &Body::of(b"[]\n{}\n", None)).await.unwrap_err();
+    assert!(trouble.is_for_good && trouble.to_string().contains("not the answer of a tidegauge"), "{trouble}");
+}
+
+#[tokio::test]
 async fn neither_the_size_of_an_answer_nor_the_wait_that_it_asks_for_is_without_bounds() {
     let (listener, address) = listen().await;
     serve(listener, |_, _| {
