@@ -127,15 +127,20 @@ impl Commands {
         total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
-    /// Runs an aggregation and calls `visit` with each result.
+    /// Runs an aggregation and calls `visit` with each result. The server ends it after it has worked for
+    /// `max_time` on all replies together, if that is given; the wait for one reply has a limit anyway.
     pub(super) async fn each_result(
         &self,
         collection: &Collection<RawDocumentBuf>,
         pipeline: Vec<Document>,
+        max_time: Option<Duration>,
         mut visit: impl FnMut(&RawDocument) -> Result<(), DecodeError>,
     ) -> Result<(), StoreError> {
         let visit = |result: &RawDocument| visit(result).map(ControlFlow::Continue);
-        let aggregate = collection.aggregate(pipeline).max_time(self.timeout).batch_size(RESULTS_BATCH);
+        let mut aggregate = collection.aggregate(pipeline).batch_size(RESULTS_BATCH);
+        if let Some(max_time) = max_time {
+            aggregate = aggregate.max_time(max_time);
+        }
         self.each_of(within(self.timeout, aggregate.batch()).await?, visit).await
     }
 

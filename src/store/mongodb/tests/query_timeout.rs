@@ -1,4 +1,7 @@
-//! Queries carry their time limit to the server, which does not notice when the client stops waiting.
+//! Queries carry their time limit to the server, which does not notice when the client stops waiting. The
+//! derivation of rollups has none: it reads days of many devices.
+
+use std::sync::Arc;
 
 use bson::doc;
 
@@ -6,6 +9,7 @@ use super::Scratch;
 use super::mongod::Mongod;
 use crate::config::Timeseries;
 use crate::model::{BucketWrite, Hour, Sample, SeriesFilter};
+use crate::store::mongodb::layout::Derivation;
 use crate::store::mongodb::{BucketStore, TimeseriesStore};
 use crate::store::{Cause, ReadingsQuery, StatsNeeds, Store, StoreError};
 
@@ -26,19 +30,19 @@ async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), Stor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_itself_ends_each_query_that_takes_too_long() {
+async fn the_server_itself_ends_each_query_that_takes_too_long_and_no_derivation() {
     let mongod = Mongod::start();
     let scratch = Scratch::at(mongod.uri()).await;
     let timeseries = Timeseries::default();
     let bucket = BucketStore::connect(scratch.options()).await.unwrap();
     let timeseries = TimeseriesStore::connect(scratch.options(), timeseries).await.unwrap();
     let admin = scratch.client.database("admin");
+    // Ends every operation that has a time limit, and no other.
+    let fail = |mode| doc! { "configureFailPoint": "maxTimeAlwaysTimeOut", "mode": mode };
     for store in [&bucket as &dyn Store, &timeseries] {
         let sample = Sample { value: 1.0, offset: 5, metric: 0 };
         let write = BucketWrite::new("d".into(), HOUR, None, vec!["lux".into()], [(sample, true)]);
         store.write(&[write.into()]).await.remove(0).unwrap();
-        // Ends every operation that has a time limit, and no other.
-        let fail = |mode| doc! { "configureFailPoint": "maxTimeAlwaysTimeOut", "mode": mode };
         admin.run_command(fail("alwaysOn")).await.unwrap();
         for (query, answer) in ask_everything(store).await {
             let error = answer.expect_err(query);
@@ -49,4 +53,9 @@ async fn the_server_itself_ends_each_query_that_takes_too_long() {
             answer.unwrap_or_else(|error| panic!("{} {query}: {error}", store.name()));
         }
     }
+    admin.run_command(fail("alwaysOn")).await.unwrap();
+    let hour = [(Arc::<str>::from("d"), HOUR)];
+    let derived = [bucket.layout.derive(&hour).await, timeseries.layout.derive(&hour).await];
+    admin.run_command(fail("off")).await.unwrap();
+    assert!(derived.iter().all(|rollups| rollups.as_ref().is_ok_and(|rollups| rollups.len() == 1)), "{derived:?}");
 }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bson::{Document, RawDocument, doc};
@@ -23,8 +24,8 @@ use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourSamples, HourStats, StoreError};
 
-/// The most hours of devices in one query, if it is of more than one device: the server has to answer it
-/// within the time limit of commands.
+/// The most hours of devices in one query, if it is of more than one device: the server has to answer that of
+/// a client within the time limit of commands.
 const HOURS_PER_QUERY: usize = 600;
 
 /// The most values of an hour in memory at the same time.
@@ -87,19 +88,25 @@ impl Derivation for Timeseries {
         Ok(hour)
     }
 
+    /// Without a time limit for all measurements together: devices may have any number of them.
     async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        self.fold(&grouped(buckets), &SeriesFilter::ALL).await
+        self.fold(&grouped(buckets), &SeriesFilter::ALL, None).await
     }
 }
 
 impl Timeseries {
-    /// Folds the measurements of hours of devices into rollups.
-    pub(super) async fn fold(&self, of: &[Missing], series: &SeriesFilter) -> Result<Vec<HourRollup>, StoreError> {
+    /// Folds the measurements of hours of devices into rollups. `max_time` is the time limit of each query.
+    pub(super) async fn fold(
+        &self,
+        of: &[Missing],
+        series: &SeriesFilter,
+        max_time: Option<Duration>,
+    ) -> Result<Vec<HourRollup>, StoreError> {
         let mut rollups = Vec::new();
         let mut names = MetricNames::new(series);
         for Missing { devices, runs } in of {
             for run in runs {
-                self.fold_run(devices, run, &mut names, &mut rollups).await?;
+                self.fold_run(devices, run, max_time, &mut names, &mut rollups).await?;
             }
         }
         Ok(rollups)
@@ -109,6 +116,7 @@ impl Timeseries {
         &self,
         devices: &[Arc<str>],
         run: &Range<Hour>,
+        max_time: Option<Duration>,
         names: &mut MetricNames,
         rollups: &mut Vec<HourRollup>,
     ) -> Result<(), StoreError> {
@@ -118,7 +126,8 @@ impl Timeseries {
             filter.extend(during_hours(run));
             let mut folding = Folding::new(VALUES_IN_MEMORY, names, rollups);
             let sorted = pipeline(filter, Some(doc! { "meta.deviceId": 1, "ts": 1 }));
-            self.commands.each_result(&self.measurements, sorted, |measurement| folding.add(measurement)).await?;
+            let add = |measurement: &RawDocument| folding.add(measurement);
+            self.commands.each_result(&self.measurements, sorted, max_time, add).await?;
             folding.end_hour();
         }
         Ok(())
@@ -128,7 +137,8 @@ impl Timeseries {
     pub(super) async fn gather(&self, filter: Document) -> Result<Gathered, StoreError> {
         let mut gathered = Gathered::default();
         let add = |measurement: &RawDocument| gathered.add(measurement);
-        self.commands.each_result(&self.measurements, pipeline(filter, None), add).await?;
+        let max_time = Some(self.commands.timeout);
+        self.commands.each_result(&self.measurements, pipeline(filter, None), max_time, add).await?;
         Ok(gathered)
     }
 }

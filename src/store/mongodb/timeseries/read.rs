@@ -37,7 +37,7 @@ impl Queries for Timeseries {
         series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        for rollup in self.fold(missing, series).await? {
+        for rollup in self.fold(missing, series, Some(self.commands.timeout)).await? {
             by_device.of(&rollup.device)?.push(rollup.stats);
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Queries for Timeseries {
                 active.insert(found.get_str("_id")?);
                 Ok(())
             };
-            self.commands.each_result(&self.measurements, pipeline, visit).await?;
+            self.commands.each_result(&self.measurements, pipeline, Some(self.commands.timeout), visit).await?;
         }
         Ok(())
     }
