@@ -12,6 +12,9 @@ use super::topic::{Kind, Named, Topic, named};
 /// The longest text of a plain number, in bytes.
 const NUMBER_MAX_BYTES: usize = 64;
 
+/// The byte order mark of UTF-8, which some programs write before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// The meaning of a message by its topic.
 pub(super) struct Place<'t> {
     pub(super) kind: &'t Kind,
@@ -47,10 +50,12 @@ impl Place<'_> {
             Kind::Own(PayloadFormat::Json) => Format::Json,
             Kind::Own(PayloadFormat::LineProtocol) => Format::LineProtocol,
             Kind::Own(PayloadFormat::Senml) => Format::Senml,
-            Kind::Own(PayloadFormat::Auto | PayloadFormat::Mapped) => match payload.trim_ascii_start().first() {
-                Some(b'{' | b'[') => Format::Json,
-                _ => Format::LineProtocol,
-            },
+            Kind::Own(PayloadFormat::Auto | PayloadFormat::Mapped) => {
+                match without_mark(payload).trim_ascii_start().first() {
+                    Some(b'{' | b'[') => Format::Json,
+                    _ => Format::LineProtocol,
+                }
+            }
         }
     }
 
@@ -76,7 +81,7 @@ impl Place<'_> {
         (now_ms, max_readings): (i64, usize),
         sink: &mut impl Sink,
     ) {
-        let device = self.named.device;
+        let (device, payload) = (self.named.device, without_mark(payload));
         match self.format(payload) {
             Format::LineProtocol => {
                 let (precision, mapping) = (Precision::Nanoseconds, &formats.line_protocol);
@@ -135,6 +140,11 @@ impl Place<'_> {
             None => sink.ignore(Ignored::String, "value"),
         }
     }
+}
+
+/// A payload without its byte order mark.
+fn without_mark(payload: &[u8]) -> &[u8] {
+    payload.strip_prefix(BYTE_ORDER_MARK).unwrap_or(payload)
 }
 
 /// Reads a plain number, such as `22.4`.
@@ -298,6 +308,21 @@ mod tests {
         assert!(found[0].starts_with("S1 1776693610000 temp=3"), "{found:?}");
         assert_eq!(entries("topic = 'in'\nformat = 'senml'", "in", "\u{1}"), ["invalid_senml"]);
         assert_eq!(entries("topic = 'in'", "out", line), ["no topic of the configuration has it"]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_changes_nothing() {
+        for (keys, topic, payload) in [
+            ("topic = 'a/{deviceId}/{metric}'", "a/S1/temp", r#"{"value":3}"#),
+            ("topic = 'a/{deviceId}/{metric}'", "a/S1/temp", "22.4"),
+            ("topic = 'in/#'", "in", r#"{"deviceId":"S1","ts":1,"value":1}"#),
+            ("topic = 'in/#'", "in", "t,device=S1 value=1 1000000"),
+            ("topic = 'in'\nformat = 'senml'", "in", r#"[{"bn":"S1:","bt":1776693610,"n":"temp","v":3}]"#),
+        ] {
+            let found = entries(keys, topic, payload);
+            assert!(found.len() == 1 && found[0].starts_with("S1 "), "{payload}: {found:?}");
+            assert_eq!(entries(keys, topic, &format!("\u{FEFF}{payload}")), found, "{payload}");
+        }
     }
 
     #[test]
