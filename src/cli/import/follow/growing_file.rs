@@ -159,7 +159,8 @@ impl GrowingFile {
         loop {
             let metadata = self.file.metadata()?;
             let (len, known) = (metadata.len(), self.known());
-            let is_same = len >= known && (len == known || check(&self.file, known)? == Some(self.partial_check));
+            let is_unchanged = len == known && self.read.changed == Some(changed(&metadata));
+            let is_same = len >= known && (is_unchanged || check(&self.file, known)? == Some(self.partial_check));
             if !is_same {
                 if let Some(why) = self.truncated()? {
                     return Ok(Step::Ended(why));
@@ -173,6 +174,7 @@ impl GrowingFile {
                     return Ok(Step::Lines(lines));
                 }
             } else {
+                self.read.changed = Some(changed(&metadata));
                 return self.at_end(&metadata);
             }
         }
@@ -534,6 +536,9 @@ mod tests {
         assert_eq!(steps(&mut file), ["3\n", "|", "4\n"]);
         fs::write(&folder.path, "5\n6\n7\n").unwrap(); // longer than before
         assert_eq!(steps(&mut file), ["|", "5\n6\n7\n"]);
+        fs::write(&folder.path, "8\n9\n0\n").unwrap(); // as long as before
+        folder.set_changed("a.csv", 1);
+        assert_eq!(steps(&mut file), ["|", "8\n9\n0\n"]);
     }
 
     #[test]
