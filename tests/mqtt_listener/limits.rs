@@ -31,20 +31,19 @@ async fn connections_above_the_limit_are_closed_and_counted() {
 
 #[tokio::test]
 async fn slow_clients_lose_their_connection() {
-    let server = Server::start(setup().mqtt_listener(&format!("packet_timeout = '300ms'\n{TOPICS}"))).await;
-    let mut silent = Device::open(server.mqtt_addr(), true);
-    assert!(silent.rest().is_empty(), "no CONNECT");
-    let mut half = Device::connected(&server, true, "half");
-    half.send(&publish(true, 1, "plant/north/a/temp", &at(0, 1))[..20]);
-    disconnected(&mut half, 0x82);
+    let server = Server::start(setup().mqtt_listener(&format!("packet_timeout = '3s'\n{TOPICS}"))).await;
     // These have no packet under way, and one has sent a message without waiting for CONNACK.
     let (mut idle, mut eager) = (Device::connected(&server, true, "idle"), Device::open(server.mqtt_addr(), true));
     let first = publish(true, 1, "plant/north/a/temp", &at(0, 1));
     eager.send(&[connect(true, "eager", Some(&secret_of(TOKEN)), 0), first].concat());
     assert_eq!(eager.packet().expect("CONNACK")[3], 0);
     assert_eq!(eager.acknowledgement(), (1, 0));
-    let mut slow = Device::connected(&server, true, "slow");
+    let mut silent = Device::open(server.mqtt_addr(), true);
+    let (mut half, mut slow) = (Device::connected(&server, true, "half"), Device::connected(&server, true, "slow"));
+    half.send(&publish(true, 1, "plant/north/a/temp", &at(0, 1))[..20]);
     slow.send(&[0x30]);
+    assert!(silent.rest().is_empty(), "no CONNECT");
+    disconnected(&mut half, 0x82);
     disconnected(&mut slow, 0x82);
     ended(&server, "timeout", 3).await;
     for device in [&mut idle, &mut eager] {
@@ -127,11 +126,12 @@ async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
     let limited = setup().token("greedy", slow).token("bursty", slow);
     let server = Server::start(limited.set("limits.burst", "1s")).await;
     let (mut device, _) = Device::connect(&server, true, "d1", &secret_of("greedy"));
+    let all: Vec<u8> = (1..=20).flat_map(|n| publish(true, n, "plant/north/five/temp", &at(n.into(), n))).collect();
+    device.send(&all);
     let are_refused: Vec<bool> = (1..=20)
         .map(|n| {
-            device.publish(n, "plant/north/five/temp", &at(n.into(), n));
-            let (_, code) = device.acknowledgement();
-            assert!([0, 0x97].contains(&code), "{code}");
+            let (id, code) = device.acknowledgement();
+            assert!(id == n && [0, 0x97].contains(&code), "{id} {code}");
             code != 0
         })
         .collect();
