@@ -278,10 +278,11 @@ async fn a_store_that_never_says_what_to_roll_up_shows_as_lag() {
     kept.away.store(true, Ordering::Relaxed);
     let life = begin(&folder, &kept);
     until("it has failed", || life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) > 0).await;
-    until("it lags", || {
-        life.exposition.render().lines().any(|line| line.starts_with("tidegauge_rollup_lag_seconds 0."))
-    })
-    .await;
+    let lag = || {
+        let text = life.exposition.render();
+        text.lines().find_map(|line| line.strip_prefix("tidegauge_rollup_lag_seconds ")?.parse::<f64>().ok())
+    };
+    until("it lags", || lag() > Some(0.0)).await;
     kept.away.store(false, Ordering::Relaxed);
     until("it has caught up", || is_caught_up(&life)).await;
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
