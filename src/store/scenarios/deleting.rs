@@ -122,7 +122,9 @@ enum Step {
 fn random_step(random: &mut StdRng, device: &str, step: u32) -> Step {
     let hour = Hour(HOUR.0 + random.random_range(0..4));
     if step % 5 < 3 {
-        return Step::Write(super::writing::random_write(random, device, hour, step));
+        let write = super::writing::random_write(random, device, hour, step);
+        let metadata = format!(r#"{{"step":{step}}}"#);
+        return Step::Write(if random.random() { with_metadata(write, &metadata) } else { write });
     }
     let series = if random.random() { series_of(&[["a", "b", "c"][step as usize % 3]]) } else { SeriesFilter::ALL };
     let from = hour.start_ms() + if random.random() { 0 } else { random.random_range(0..300) };

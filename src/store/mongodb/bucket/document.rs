@@ -149,7 +149,7 @@ impl Body<'_> {
             for field in others {
                 unset.string(field, "");
             }
-            if self.contents.is_empty() {
+            if self.contents.is_empty() && self.metadata.is_none() {
                 unset.string("metadata", "");
             }
         });
@@ -261,7 +261,7 @@ pub(super) fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> 
 
 #[cfg(test)]
 mod tests {
-    use bson::{RawDocumentBuf, doc};
+    use bson::{Document, RawDocumentBuf, doc};
 
     use super::super::super::stats::decode_stats;
     use super::*;
@@ -295,6 +295,18 @@ mod tests {
     fn a_part_comes_back_as_it_was_written() {
         for part in [BucketLayout::Readable, BucketLayout::Packed].map(part) {
             assert_eq!(Part::decode(&encoded(&part), HOUR).unwrap(), part);
+        }
+    }
+
+    #[test]
+    fn an_update_removes_no_field_that_it_sets() {
+        let emptied = Part { contents: Contents::default(), ..part(BucketLayout::Readable) };
+        for part in [part(BucketLayout::Packed), Part { metadata: None, ..emptied.clone() }, emptied] {
+            let update = Encoder::build(|update| part.body().encode_update(update, HOUR));
+            let update = Document::try_from(update.as_ref()).unwrap();
+            let [set, unset] = ["$set", "$unset"].map(|operator| update.get_document(operator).unwrap());
+            assert!(unset.keys().all(|field| !set.contains_key(field)), "{update}");
+            assert_eq!(unset.contains_key("metadata"), part.metadata.is_none());
         }
     }
 

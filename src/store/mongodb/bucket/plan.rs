@@ -10,6 +10,7 @@
 //!   part has no room, it is marked full, and the next such part is taken.
 //! - A part of the other layout is converted and marked full.
 //! - The mark is never removed, whatever the capacity becomes.
+//! - Metadata goes to the last part that has readings, not to one that a deletion has emptied.
 //! - A part without changes is not written.
 
 use serde_json::{Map, Value};
@@ -81,7 +82,7 @@ pub(super) fn plan(
         BucketLayout::Packed => add_to_open(&mut drafts, &instants, &keys, capacity),
     };
     move_last_instants(&mut drafts);
-    if let Some(last) = drafts.last_mut()
+    if let Some(last) = drafts.iter_mut().rfind(|draft| draft.has_readings())
         && overflow.is_empty()
     {
         last.metadata = metadata;
@@ -103,6 +104,11 @@ impl<'a> Draft<'a> {
             size: Size::of(&part.contents),
             added: Vec::new(),
         }
+    }
+
+    /// Whether the part has readings after the write.
+    fn has_readings(&self) -> bool {
+        !self.before.contents.is_empty() || !self.added.is_empty()
     }
 
     /// The change of the part; `None` if it stays as it is.

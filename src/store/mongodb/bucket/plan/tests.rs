@@ -158,6 +158,23 @@ fn metadata_is_written_to_the_part_that_is_last_afterwards() {
 }
 
 #[test]
+fn metadata_is_not_written_to_a_part_that_a_deletion_has_emptied() {
+    let metadata = metadata::parse(r#"{"floor":2}"#).unwrap();
+    for layout in [BucketLayout::Readable, BucketLayout::Packed] {
+        let mut parts = Vec::new();
+        apply(&mut parts, super::plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2), layout));
+        let contents = Contents::default();
+        let emptied = Part { layout: BucketLayout::Readable, full: true, contents, ..parts.remove(1) };
+        parts.push(emptied.clone());
+        let resend = |parts: &[Part]| super::plan(parts, &write(&[0], "a", 1.0), Some(&metadata), cap(2), layout);
+        let changes = resend(&parts);
+        apply(&mut parts, changes);
+        assert_eq!((parts[0].metadata.as_ref(), &parts[1]), (Some(&metadata), &emptied), "{layout:?}");
+        assert_eq!(resend(&parts), []);
+    }
+}
+
+#[test]
 fn parts_seen_at_different_times_are_noticed() {
     let mut parts = Vec::new();
     apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
