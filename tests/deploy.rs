@@ -60,8 +60,8 @@ async fn the_unit_does_not_restart_after_an_invalid_configuration() {
 fn the_unit_waits_longer_than_a_stop_takes() {
     let unit = unit();
     let minutes: u64 = unit["TimeoutStopSec"][0].strip_suffix("min").expect("minutes").parse().expect("a number");
-    // One each for requests, datagrams and pending readings.
-    let at_most = 3 * Config::default().server.shutdown_grace.as_duration();
+    // One each for requests, datagrams, MQTT messages and pending readings.
+    let at_most = 4 * Config::default().server.shutdown_grace.as_duration();
     assert!(Duration::from_secs(60 * minutes) > at_most, "{minutes} minutes");
     assert_eq!(unit["KillSignal"], ["SIGTERM"]);
     assert!(unit["ExecReload"][0].contains("-HUP"), "{unit:?}");

@@ -37,9 +37,9 @@ fn in_force(file: &Path, variables: impl IntoIterator<Item = (String, String)>) 
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The longest time of a stop: one grace each for requests, datagrams and pending readings.
+/// The longest time of a stop: one grace each for requests, datagrams, MQTT messages and pending readings.
 fn longest_stop() -> Duration {
-    3 * Config::default().server.shutdown_grace.as_duration()
+    4 * Config::default().server.shutdown_grace.as_duration()
 }
 
 #[test]
