@@ -373,6 +373,8 @@ mod tests {
         });
         json::parse(lines(&path)[0].as_bytes(), &json::Options::default(), &mut sink).unwrap();
         assert_eq!(found, [r#"0 [("cpu_x", 1.0)]"#, r#"3 [("cpu_idle", 1.0)]"#, r#"4 [("disk_free", 1.0)]"#]);
+        let all = Deletion::of_device("S1".into());
+        assert_eq!((letters.count(&all).await.unwrap(), letters.delete(&all).await.unwrap()), (1, 1), "one instant");
     }
 
     #[tokio::test]

@@ -115,7 +115,8 @@ struct OwnedReading {
 ///
 /// `replaced` has the stored values that the bucket was to replace.
 ///
-/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
+/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request. It
+/// ends between two instants.
 pub(super) fn lines_of(
     write: &BucketWrite,
     replaced: &Contents,
@@ -139,13 +140,15 @@ pub(super) fn lines_of(
         head.line(&serde_json::to_vec(&rest)?).map(Some)
     };
     let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for reading in readings_of(write, &write.contents).flat_map(by_measurement) {
-        bytes += reading.values.keys().map(|metric| metric.len() + NUMBER_BYTES).sum::<usize>();
-        readings.push(reading);
-        if readings.len() >= READINGS_PER_LINE || bytes >= BYTES_PER_LINE {
+    for reading in readings_of(write, &write.contents) {
+        let pieces: Vec<LineReading> = by_measurement(reading).collect();
+        if readings.len() + pieces.len() > READINGS_PER_LINE || bytes >= BYTES_PER_LINE {
             lines.extend(line_of(std::mem::take(&mut readings))?);
             bytes = 0;
         }
+        let metrics = pieces.iter().flat_map(|piece| piece.values.keys());
+        bytes += metrics.map(|metric| metric.len() + NUMBER_BYTES).sum::<usize>();
+        readings.extend(pieces);
     }
     lines.extend(line_of(readings)?);
     Ok(lines)
@@ -178,25 +181,26 @@ pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
     let Some(mut letter) = is_of_device.then(|| serde_json::from_slice::<OwnedLine>(line).ok()).flatten() else {
         return (Change::Keep, 0);
     };
-    let (mut deleted, mut has_changed) = (0, false);
+    let (mut deleted, mut last) = (0, None);
     letter.readings.retain_mut(|reading| {
         if !deletion.has_instant(reading.ts) {
             return true;
         }
         let before = reading.values.len();
         reading.values.retain(|metric, _| !deletion.series.matches(metric));
-        has_changed |= reading.values.len() < before;
-        deleted += u64::from(reading.values.len() < before);
+        if reading.values.len() < before && last.replace(reading.ts) != Some(reading.ts) {
+            deleted += 1; // once for all measurements of the instant, which are beside each other
+        }
         !reading.values.is_empty()
     });
     letter.replaces.retain(|ts_ms, values| {
         values.retain(|metric, _| !(deletion.has_instant(*ts_ms) && deletion.series.matches(metric)));
         !values.is_empty()
     });
-    match (has_changed, letter.readings.is_empty()) {
-        (false, _) => (Change::Keep, 0),
-        (true, true) => (Change::Remove, deleted),
-        (true, false) => match serde_json::to_vec(&letter) {
+    match (deleted, letter.readings.is_empty()) {
+        (0, _) => (Change::Keep, 0),
+        (_, true) => (Change::Remove, deleted),
+        (_, false) => match serde_json::to_vec(&letter) {
             Ok(line) => (Change::Replace(line), deleted),
             Err(_) => (Change::Keep, 0),
         },
