@@ -356,6 +356,27 @@ async fn a_token_that_is_removed_ends_its_connections_at_their_next_message() {
     assert!(readings(&server, "a").await.is_empty());
 }
 
+/// Version 3.1.1 lets messages wait for the rate.
+#[tokio::test]
+async fn a_token_that_is_removed_ends_its_connections_although_a_message_waits_for_its_rate() {
+    let setup = || setup().set("limits.burst", "1s");
+    let server = Server::start(setup().token("leaver", "scopes = ['ingest']\nreadings_per_second = 1")).await;
+    let (mut leaver, _) = Device::connect(&server, false, "d1", &secret_of("leaver"));
+    // A thousand readings put the token into debt for many minutes.
+    let many: Vec<String> =
+        (0..1_000).map(|n| json!({ "deviceId": "many", "ts": START_MS + n, "value": n }).to_string()).collect();
+    leaver.publish(1, "own/x", &many.join("\n"));
+    assert_eq!(leaver.acknowledgement(), (1, 0));
+    leaver.publish(2, "plant/north/a/temp", &at(0, 1));
+    leaver.send(&[0xc0, 0]);
+    assert_eq!(leaver.packet().expect("PINGRESP"), [0xd0, 0]);
+    server.write_config(&setup().or("udp.listen", "127.0.0.1:0").to_toml());
+    server.signal("HUP");
+    server.logged("[auth] was reloaded").await;
+    assert!(leaver.rest().is_empty());
+    assert!(readings(&server, "a").await.is_empty());
+}
+
 #[tokio::test]
 async fn tls_and_client_certificates_are_those_of_http() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("a temporary folder"));

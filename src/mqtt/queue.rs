@@ -30,6 +30,11 @@ const RECORD_BYTES_PER_BYTE: usize = 8;
 /// The wait before the next append after the log has refused one.
 const LOG_PAUSE: Duration = Duration::from_millis(500);
 
+/// The longest wait before a message that waits for the rate is judged again.
+///
+/// Meanwhile the configuration may give its sender another rate, or no rights any more.
+const RATE_PAUSE: Duration = Duration::from_secs(1);
+
 /// The rooms and options that bring messages into the log.
 #[derive(Debug, Clone)]
 pub(super) struct Intake {
@@ -62,6 +67,8 @@ pub(super) struct Queue {
     submitted: Option<Submitted>,
     /// The end of a pause: the log has refused a record, or the rate is reached.
     try_at: Option<Instant>,
+    /// When the rate has room for the message that waits for it, if the rate stays the same.
+    rate_at: Option<Instant>,
     /// Whether the log has refused the last append.
     is_log_full: bool,
 }
@@ -100,10 +107,10 @@ impl Queue {
         !self.is_submitted() && !self.messages.is_empty() && !is_pausing
     }
 
-    /// The end of the pause for the rate, if a message waits that its sender will not send again.
+    /// The end of the wait for the rate, if a message waits that its sender will not send again.
     pub(super) fn rate_pause(&self) -> Option<Instant> {
         let can_be_lost = self.messages.iter().any(|message| message.receipt.is_none());
-        self.try_at.filter(|_| can_be_lost && !self.is_log_full)
+        self.rate_at.filter(|_| can_be_lost && !self.is_log_full)
     }
 
     /// Drops the waiting messages, and counts those that are lost.
@@ -124,7 +131,7 @@ impl Queue {
             self.try_at = Some(Instant::now() + LOG_PAUSE);
             return;
         }
-        (self.try_at, self.is_log_full) = (None, false);
+        (self.try_at, self.rate_at, self.is_log_full) = (None, None, false);
         let max_batch_bytes = MAX_BATCH_BYTES.min(intake.ingest.max_record_bytes() / RECORD_BYTES_PER_BYTE);
         let (mut bytes, mut messages) = (0, Vec::new());
         let now = Instant::now();
@@ -141,7 +148,9 @@ impl Queue {
                 }
                 Err(RateLimitedError { retry_after }) => {
                     self.messages.push_front(message);
-                    self.try_at = Some(Instant::now() + retry_after);
+                    let now = Instant::now();
+                    self.rate_at = Some(now + retry_after);
+                    self.try_at = Some(now + retry_after.min(RATE_PAUSE));
                     break;
                 }
             }

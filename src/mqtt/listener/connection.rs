@@ -294,8 +294,8 @@ impl Shared {
             if connection.queue.is_submitted() {
                 let result = connection.queue.durable().await;
                 self.settle(result, connection, client);
-            } else if let Some(try_at) = connection.queue.rate_pause().filter(|at| *at < end) {
-                sleep_until(try_at.into()).await;
+            } else if let Some(rate_at) = connection.queue.rate_pause().filter(|at| *at < end) {
+                sleep_until(rate_at.into()).await;
             } else {
                 return;
             }
