@@ -85,6 +85,8 @@ pub(super) struct GrowingFile {
     partial: Vec<u8>,
     /// The checksum at the end of `partial`.
     partial_check: u32,
+    /// Whether a row was read. Before the first one, the content is a header, which other files have too.
+    has_row: bool,
     /// Whether the program was found to write to another file.
     is_replaced: bool,
     /// The last files that were read to their ends.
@@ -132,6 +134,7 @@ impl GrowingFile {
             read,
             partial: Vec::new(),
             partial_check: 0,
+            has_row: false,
             is_replaced,
             ended: VecDeque::new(),
             skipped,
@@ -147,6 +150,11 @@ impl GrowingFile {
     /// The end of the last line that was returned.
     pub(super) fn mark(&self) -> Mark {
         self.read
+    }
+
+    /// Notes that the lines returned so far have a row.
+    pub(super) fn note_row(&mut self) {
+        self.has_row = true;
     }
 
     /// The compressed files that were skipped since the last call.
@@ -214,11 +222,11 @@ impl GrowingFile {
 
     /// Continues in a copy that was made before the file was truncated.
     ///
-    /// Without such a copy, it begins the first rotated file that may be unread, else this file again, and
-    /// returns the reason.
+    /// Without such a copy, and while no row tells it from other files, it begins the first rotated file that
+    /// may be unread, else this file again, and returns the reason.
     fn truncated(&mut self) -> io::Result<Option<&'static str>> {
         self.partial.clear();
-        if self.read.bytes > 0
+        if self.has_row
             && let Some(copy) = renamed(&self.path, self.read)?
         {
             (self.file, self.name, self.is_replaced) = (open_regular(&copy)?, copy, true);
@@ -280,7 +288,7 @@ impl GrowingFile {
     fn begin(&mut self, name: PathBuf) -> io::Result<()> {
         self.file = open_regular(&name)?;
         (self.is_replaced, self.name) = (name != self.path, name);
-        (self.read, self.partial_check) = (Mark { changed: self.read.changed, ..START }, 0);
+        (self.read, self.partial_check, self.has_row) = (Mark { changed: self.read.changed, ..START }, 0, false);
         Ok(())
     }
 }
@@ -320,9 +328,10 @@ fn has_begun(path: &Path, old: &File) -> io::Result<bool> {
     Ok(check(&new, len)? != check(old, len)?)
 }
 
-/// Another file in the folder of a path that has the content of `mark`.
+/// The rotated file that has the content of `mark`, and is not compressed.
 fn renamed(path: &Path, mark: Mark) -> io::Result<Option<PathBuf>> {
-    Ok(others(path)?.into_iter().find(|other| !is_compressed(other) && is_at(other, mark)))
+    let is_it = |other: &PathBuf| is_rotated(path, other) && !is_compressed(other) && is_at(other, mark);
+    Ok(others(path)?.into_iter().find(is_it))
 }
 
 /// The other regular files in the folder of a path.
@@ -452,7 +461,10 @@ mod tests {
         let (mut all, mut idle) = (Vec::new(), 0);
         while idle < 2 {
             match file.next().unwrap() {
-                Step::Lines(lines) => all.push(String::from_utf8(lines).unwrap()),
+                Step::Lines(lines) => {
+                    file.note_row();
+                    all.push(String::from_utf8(lines).unwrap());
+                }
                 Step::Cut(line) => all.push(format!("cut {}", String::from_utf8(line).unwrap())),
                 Step::Ended(_) => all.push("|".to_owned()),
                 Step::Idle => idle += 1,
@@ -539,6 +551,36 @@ mod tests {
         fs::write(&folder.path, "8\n9\n0\n").unwrap(); // as long as before
         folder.set_changed("a.csv", 1);
         assert_eq!(steps(&mut file), ["|", "8\n9\n0\n"]);
+    }
+
+    #[test]
+    fn a_file_of_another_device_is_no_copy() {
+        let folder = Folder::new();
+        folder.append("header\n1\n");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["header\n1\n"]);
+        let mark = file.mark();
+        fs::write(folder.path.with_file_name("a-2.csv"), "header\n1\n2\n").unwrap();
+        fs::write(&folder.path, "header\n3\n4\n").unwrap();
+        assert_eq!(steps(&mut file), ["|", "header\n3\n4\n"]);
+        assert!(!folder.open(Some(mark)).1);
+    }
+
+    #[test]
+    fn no_copy_is_told_by_its_header_alone() {
+        let folder = Folder::new();
+        folder.append("header\n");
+        folder.set_changed("a.csv", 2);
+        let (mut file, _) = folder.open(None);
+        assert_eq!(file.next().unwrap(), Step::Lines(b"header\n".to_vec()));
+        for (name, text, nth) in
+            [("a.csv.3", "header\n0\n", 1), ("a.csv.2", "header\n1\n", 3), ("a.csv.1", "header\n2\n", 4)]
+        {
+            fs::write(folder.path.with_file_name(name), text).unwrap();
+            folder.set_changed(name, nth);
+        }
+        fs::write(&folder.path, "3\n").unwrap();
+        assert_eq!(steps(&mut file), ["|", "header\n1\n", "|", "header\n2\n", "|", "3\n"]);
     }
 
     #[test]

@@ -84,6 +84,9 @@ fn follow(
                 if lines.add(&name, &bytes, before.lines())? {
                     lines.batcher.set_mark(file.mark(), lines.header.clone());
                 }
+                if !matches!(lines.form, Form::Head(_)) {
+                    file.note_row();
+                }
                 lines.batcher.finish()?;
             }
             Step::Idle if *stop.borrow() => break,
