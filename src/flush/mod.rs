@@ -198,7 +198,7 @@ impl Pipeline {
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Arc<Self>> {
-        let mut pending = Pending::new(options.limits).keeping(store.keeps());
+        let mut pending = Pending::new(options.limits).keeping(store.keeps()).replaying_until(recovery.end);
         pending.note_wall_clock(options.clock.now_ms());
         let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
         let instance = store.instances().is_some().then_some(&*options.instance);

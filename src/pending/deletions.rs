@@ -78,7 +78,7 @@ pub enum NextDeletion {
 pub struct DeletionStep {
     /// The deletion, as the log has it.
     pub begun: BegunDeletion,
-    /// Hours with readings that the replay has left out.
+    /// Hours with readings that the replay has left out, or that were pending from the replay.
     ///
     /// An earlier process may have sent writes of them, which no write of this process repeats.
     pub unanswered: Arc<BTreeSet<Hour>>,
@@ -126,6 +126,9 @@ impl Pending {
         let open = &mut self.open[bucket];
         let (bytes, accepted, stays) = (open.bytes(), open.accepted, left.accepted > 0);
         let removed = u64::from(accepted - left.accepted);
+        if open.position < self.replay_end {
+            Arc::make_mut(&mut deletion.unanswered).insert(hour);
+        }
         Arc::make_mut(&mut deletion.erased).insert(hour, std::mem::take(&mut left.erased));
         self.readings -= removed;
         let before = open.replace(left);

@@ -25,6 +25,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::log::Position;
 use crate::model::{Hour, Keep};
 
 mod age_queue;
@@ -102,6 +103,8 @@ pub struct Pending {
     ended: Hour,
     /// The deletions that the store has not executed, in the order of the log.
     deletions: VecDeque<PendingDeletion>,
+    /// An earlier process may have sent the readings before this position to the store.
+    replay_end: Position,
     /// The memory of the buckets and the device IDs, in bytes; estimated.
     bytes: u64,
     readings: u64,
@@ -140,6 +143,7 @@ impl Pending {
             full: VecDeque::new(),
             ended: Hour(i32::MIN), // not known yet
             deletions: VecDeque::new(),
+            replay_end: Position::default(),
             bytes: 0,
             readings: 0,
         }
@@ -151,6 +155,12 @@ impl Pending {
     #[must_use]
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
+    }
+
+    /// Sets the end of the log that an earlier process has left.
+    #[must_use]
+    pub fn replaying_until(self, replay_end: Position) -> Self {
+        Self { replay_end, ..self }
     }
 
     /// Returns whether the memory is used up.

@@ -9,6 +9,7 @@ use super::*;
 use crate::flush::deletions::Stage;
 use crate::flush::{DeletionOutcome, deleter, scheduler};
 use crate::log::{BegunDeletion, DeletionRecord};
+use crate::pending::NextDeletion;
 
 /// The values by device, time and metric.
 type Model = BTreeMap<(String, i64, String), f64>;
@@ -60,6 +61,13 @@ async fn append(life: &Life, random: &mut StdRng, model: &mut Model) {
         batch.push(device, None, ts_ms, values.iter().copied()).unwrap();
         model.extend(values.into_iter().map(|(metric, value)| ((device.into(), ts_ms, metric.into()), value)));
     }
+    life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+}
+
+/// Appends a reading of one device.
+async fn append_at(life: &Life, ts_ms: i64) {
+    let mut batch = BatchBuilder::default();
+    batch.push("a", None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
     life.log.append(batch.finish()).unwrap().durable().await.unwrap();
 }
 
@@ -158,17 +166,12 @@ async fn what_was_deleted_stays_away_and_what_came_later_stays_over_kills_and_fa
 async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
     let folder = folder();
     let life = Life::begin(&folder, EAGER, sound());
-    let append = async |life: &Life, ts_ms| {
-        let mut batch = BatchBuilder::default();
-        batch.push("a", None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
-        life.log.append(batch.finish()).unwrap().durable().await.unwrap();
-    };
-    append(&life, 1).await;
+    append_at(&life, 1).await;
     life.settled().await;
     kill(life).await;
     let life = Life::begin(&folder, PATIENT, sound());
-    append(&life, 7_200_000).await; // no write takes it, so the log is not cut behind it
-    append(&life, 2).await;
+    append_at(&life, 7_200_000).await; // no write takes it, so the log is not cut behind it
+    append_at(&life, 2).await;
     let deletion = Deletion { device: "a".into(), range_ms: Some(0..1000), series: SeriesFilter::ALL };
     let outcome = life.pipeline.delete(deletion, "test", MINUTE).await.unwrap();
     assert!(matches!(outcome, DeletionOutcome::Executed { readings: 2, .. }), "{outcome:?}");
@@ -182,6 +185,23 @@ async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
     let found = stored(&life).await;
     let times: Vec<i64> = found.keys().map(|(_, ts_ms, _)| *ts_ms).collect();
     assert_eq!(times, [3, 7_200_000], "what another instance has stored since is still there");
+}
+
+/// A write that the killed process has sent may reach the store after the deletion.
+#[tokio::test]
+async fn readings_from_before_a_kill_leave_an_hour_unanswered_if_a_later_deletion_removes_them() {
+    let folder = folder();
+    let life = Life::begin(&folder, PATIENT, sound());
+    append_at(&life, 1).await;
+    kill(life).await;
+    let life = Life::begin(&folder, PATIENT, Box::new(|_| Some(super::away())));
+    append_at(&life, 3_600_000).await;
+    life.pipeline.delete(Deletion::of_device("a".into()), "test", Duration::ZERO).await.unwrap();
+    let next = || life.pipeline.lock().pending.next_deletion();
+    until("the deletion waits for the store", || matches!(next(), NextDeletion::Ready(_))).await;
+    let NextDeletion::Ready(step) = next() else { panic!("the store is away") };
+    assert_eq!(step.erased.keys().copied().collect::<Vec<_>>(), [Hour(0), Hour(1)]);
+    assert_eq!(*step.unanswered, BTreeSet::from([Hour(0)]));
 }
 
 /// The scheduler stands for the lease: without it, nothing is stored. Pending is full in the middle of the
