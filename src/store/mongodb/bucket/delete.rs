@@ -8,6 +8,9 @@
 //! `firstTs` is its `lastTs`. Queries skip it. Its `rev` counts in the rollup of the hour, which is therefore
 //! newer than any that was derived before.
 //!
+//! A document that has lost values has `deletedFrom: true`: only of such a document may a later rollup lack
+//! what an earlier one has (`rollups/expired.rs`).
+//!
 //! `lastTs` falls to the last instant that is left in the part and in the parts before it. That is safe,
 //! because the part is full: readings are never added to it. An instance that remembers the higher `lastTs`
 //! inserts only readings that are later, as it would have without the deletion.
@@ -145,8 +148,9 @@ impl Buckets {
     async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), StoreError> {
         let ids: Vec<&str> = documents.iter().map(|document| &*document.id).collect();
         let emptied = doc! {
-            "schemaVersion": SCHEMA_VERSION, "rev": { "$add": ["$rev", 1_i64] }, "full": true, "readingCount": 0_i64,
-            "firstTs": "$bucket", "lastTs": "$bucket", "stats": { "$literal": {} }, "bytes": 0_i64, "readings": [],
+            "schemaVersion": SCHEMA_VERSION, "rev": { "$add": ["$rev", 1_i64] }, "full": true, "deletedFrom": true,
+            "readingCount": 0_i64, "firstTs": "$bucket", "lastTs": "$bucket", "stats": { "$literal": {} },
+            "bytes": 0_i64, "readings": [],
         };
         let statement = doc! {
             "q": { "_id": { "$in": ids }, "deviceId": device },
@@ -219,7 +223,8 @@ fn plan(parts: &[Part], hour: Hour, deletion: &Deletion, is_fenced: bool) -> Vec
         if selected.is_empty() && last == part.last && !must_change {
             continue;
         }
-        let mut after = Part { rev: part.rev + 1, full: true, last, contents: left, ..part.clone() };
+        let deleted_from = part.deleted_from || !selected.is_empty();
+        let mut after = Part { rev: part.rev + 1, full: true, deleted_from, last, contents: left, ..part.clone() };
         after.take_layout(part.layout);
         if after.contents.is_empty() {
             after.metadata = None;
@@ -229,8 +234,8 @@ fn plan(parts: &[Part], hour: Hour, deletion: &Deletion, is_fenced: bool) -> Vec
     }
     if is_fenced {
         let number = parts.last().map_or(0, |part| part.number + 1);
-        let contents = Contents::default();
-        let fence = Part { number, layout: BucketLayout::Readable, rev: 1, full: true, last, metadata: None, contents };
+        let (layout, contents) = (BucketLayout::Readable, Contents::default());
+        let fence = Part { number, layout, rev: 1, full: true, deleted_from: false, last, metadata: None, contents };
         let change = Change { part: fence, guard: None, new_keys: Vec::new() };
         changes.push(Planned { change, removed: Vec::new() });
     }

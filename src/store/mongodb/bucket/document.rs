@@ -50,6 +50,8 @@ pub(super) struct Part {
     pub(super) rev: i64,
     /// Whether new instants are never added to this part, but to the next one.
     pub(super) full: bool,
+    /// Whether a deletion has removed some of its values.
+    pub(super) deleted_from: bool,
     /// The last instant of this part and of all parts before it.
     pub(super) last: HourOffset,
     pub(super) metadata: Option<Map<String, Value>>,
@@ -74,6 +76,7 @@ impl Part {
             layout: layout_of(document)?,
             rev: integer(document, "rev")?,
             full: is_full(document)?,
+            deleted_from: is_deleted_from(document)?,
             last: offset(hour, document.get_datetime("lastTs")?.timestamp_millis())?,
             metadata,
             contents: readings.finish().0,
@@ -95,8 +98,8 @@ impl Part {
 
     /// The fields that a write of the part sets.
     pub(super) fn body(&self) -> Body<'_> {
-        let Self { layout, rev, full, last, ref metadata, ref contents, .. } = *self;
-        Body { layout, rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
+        let Self { layout, rev, full, deleted_from, last, ref metadata, ref contents, .. } = *self;
+        Body { layout, rev, full, deleted_from, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
     }
 }
 
@@ -106,6 +109,7 @@ pub(super) struct Body<'a> {
     pub(super) layout: BucketLayout,
     pub(super) rev: i64,
     pub(super) full: bool,
+    pub(super) deleted_from: bool,
     pub(super) last: HourOffset,
     pub(super) metadata: Option<&'a Map<String, Value>>,
     pub(super) size: Size,
@@ -124,6 +128,9 @@ impl Body<'_> {
         }
         if self.full {
             fields.boolean("full", true);
+        }
+        if self.deleted_from {
+            fields.boolean("deletedFrom", true);
         }
         fields.int64("readingCount", self.size.readings as i64);
         fields.datetime("firstTs", hour.instant_ms(first));
@@ -250,6 +257,11 @@ pub(super) fn is_full(document: &RawDocument) -> Result<bool, DecodeError> {
     Ok(document.get("full")?.is_some())
 }
 
+/// Whether a deletion has removed values of the document.
+pub(super) fn is_deleted_from(document: &RawDocument) -> Result<bool, DecodeError> {
+    Ok(document.get("deletedFrom")?.is_some())
+}
+
 /// The offset of an instant into the hour of its bucket.
 pub(super) fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> {
     if Hour::of(ts_ms) == hour {
@@ -278,6 +290,7 @@ mod tests {
             layout,
             rev: 3,
             full: true,
+            deleted_from: true,
             last: 9,
             metadata: Some(metadata::parse(r#"{"floor":2}"#).unwrap()),
             contents: Contents::new(vec!["a.b".into(), "c".into()], contents),

@@ -309,8 +309,8 @@ pub(super) fn job_of(at: usize, write: &Arc<BucketWrite>) -> Result<Job<'_>, Out
 /// Writes the statement that inserts a job as a part of its bucket.
 pub(super) fn insert(statement: &mut Encoder, job: &Job<'_>, layout: BucketLayout) {
     let BucketWrite { device, hour, contents, .. } = &**job.write;
-    let metadata = job.metadata.as_ref();
-    let body = Body { layout, rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents };
+    let (last, metadata, size) = (job.span.1, job.metadata.as_ref(), job.size);
+    let body = Body { layout, rev: 1, full: false, deleted_from: false, last, metadata, size, contents };
     insert_document(statement, device, *hour, job.part, &body);
 }
 

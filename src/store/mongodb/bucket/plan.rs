@@ -296,7 +296,8 @@ fn insertions(
         let new_keys = contents.samples().iter().map(Sample::key).collect();
         let number = first_number + at as i32;
         let full = layout == BucketLayout::Readable && at + 1 < count;
-        let part = Part { number, layout, rev: 1, full, last, metadata: metadata.cloned(), contents };
+        let metadata = metadata.cloned();
+        let part = Part { number, layout, rev: 1, full, deleted_from: false, last, metadata, contents };
         Change { part, guard: None, new_keys }
     };
     chunks.into_iter().enumerate().map(insert).collect()

@@ -25,7 +25,7 @@ use super::super::layout::Derivation;
 use super::super::names;
 use super::super::rollups::HourRollup;
 use super::Buckets;
-use super::document::is_full;
+use super::document::is_deleted_from;
 use super::read::{RANGES_MAX, hour_stats};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::StoreError;
@@ -110,7 +110,8 @@ fn runs_of(buckets: &[(Arc<str>, Hour)]) -> Vec<Run> {
 /// The fields of a bucket's document that its rollup is derived from.
 fn rollup_fields() -> Document {
     doc! {
-        "deviceId": 1, "bucket": 1, "schemaVersion": 1, "rev": 1, "full": 1, "firstTs": 1, "lastTs": 1, "stats": 1,
+        "deviceId": 1, "bucket": 1, "schemaVersion": 1, "rev": 1, "deletedFrom": 1, "firstTs": 1, "lastTs": 1,
+        "stats": 1,
     }
 }
 
@@ -122,13 +123,13 @@ fn add(derived: &mut Derived, part: HourRollup) {
     }
 }
 
-/// The rollup of one part. A deletion marks each part full that it removes values from.
+/// The rollup of one part.
 fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
     Ok(HourRollup {
         device,
         rev: integer(document, "rev")?,
         first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
         stats: hour_stats(document, names)?,
-        may_lack_deleted: is_full(document)?,
+        may_lack_deleted: is_deleted_from(document)?,
     })
 }

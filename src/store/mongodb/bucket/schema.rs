@@ -99,6 +99,7 @@ fn validator() -> Document {
             CREATED_AT: &date,
             "metadata": { "bsonType": "object" },
             "full": { "bsonType": "bool" },
+            "deletedFrom": { "bsonType": "bool" },
             "readingCount": count(0),
             "bytes": count(0),
             "firstTs": &date,

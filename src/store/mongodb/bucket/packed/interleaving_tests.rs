@@ -158,7 +158,8 @@ async fn read(documents: &Documents) -> Vec<Part> {
 }
 
 fn part(number: i32, layout: BucketLayout, last: HourOffset, contents: &Contents) -> Part {
-    Part { number, layout, rev: 1, full: false, last, metadata: None, contents: contents.clone() }
+    let contents = contents.clone();
+    Part { number, layout, rev: 1, full: false, deleted_from: false, last, metadata: None, contents }
 }
 
 fn any_write(rng: &mut StdRng) -> BucketWrite {

@@ -59,7 +59,7 @@ async fn an_emptied_document_keeps_its_id_and_a_higher_rev() {
     let emptied = doc! {
         "_id": "d/2026-04-20T14", "deviceId": "d", "bucket": start, "part": 0, "schemaVersion": 1, "rev": 2_i64,
         "createdAt": before.get_datetime("createdAt").unwrap(), "readingCount": 0_i64, "bytes": 0_i64,
-        "firstTs": start, "lastTs": start, "stats": {}, "readings": [], "full": true,
+        "firstTs": start, "lastTs": start, "stats": {}, "readings": [], "full": true, "deletedFrom": true,
     };
     let sorted = |document: &Document| document.clone().into_iter().collect::<std::collections::BTreeMap<_, _>>();
     assert_eq!(sorted(&scratch.buckets().await[0]), sorted(&emptied));

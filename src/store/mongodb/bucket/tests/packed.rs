@@ -165,21 +165,24 @@ async fn an_hour_of_too_many_values_is_not_merged() {
 
 #[tokio::test]
 async fn more_parts_than_have_expired_do_not_replace_their_rollup() {
-    let scratch = Scratch::new().await;
-    let store = scratch.packed_store(6).await;
-    let device: [Arc<str>; 1] = ["d".into()];
-    let stats = async || {
-        let hour = HOUR..Hour(HOUR.0 + 1);
-        let hours = store.hour_stats(&device, hour, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
-        hours.into_iter().map(|of| of.stats).collect::<Vec<_>>()
-    };
-    write_one(&store, &write_at("d", [1, 2])).await.unwrap();
-    scratch.expire_readings(&store, "d").await;
-    let before = stats().await;
-    write_one(&store, &write_at("d", 10..20)).await.unwrap();
-    assert_eq!(scratch.buckets().await.len(), 2);
-    store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
-    assert_eq!(stats().await, before);
+    for layout in [BucketLayout::Readable, BucketLayout::Packed] {
+        let scratch = Scratch::new().await;
+        let options = MongodbOptions { layout, max_readings_per_document: 6, ..scratch.options() };
+        let store = BucketStore::connect(options).await.unwrap();
+        let device: [Arc<str>; 1] = ["d".into()];
+        let stats = async || {
+            let hour = HOUR..Hour(HOUR.0 + 1);
+            let hours = store.hour_stats(&device, hour, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
+            hours.into_iter().map(|of| of.stats).collect::<Vec<_>>()
+        };
+        write_one(&store, &write_at("d", [1, 2])).await.unwrap();
+        scratch.expire_readings(&store, "d").await;
+        let before = stats().await;
+        write_one(&store, &write_at("d", 10..20)).await.unwrap();
+        assert_eq!(scratch.buckets().await.len(), 2, "{layout:?}");
+        store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
+        assert_eq!(stats().await, before, "{layout:?}");
+    }
 }
 
 /// One query would be larger than the server takes.
