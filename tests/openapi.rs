@@ -110,15 +110,85 @@ async fn the_document_allows_what_the_server_takes() {
     }
 
     let combine = schema("/v1/rollups", "combine");
-    let pattern = Regex::new(combine["pattern"].as_str().expect("a text")).expect("an expression");
     let [longest, too_long] = [256, 257].map(|length| format!("by:{},b", "a".repeat(length)));
-    for (combine, is_taken) in
+    for (value, is_taken) in
         [("by:Gerät", true), ("by:a b", true), (&*longest, true), (&*too_long, false), ("by:", false)]
     {
-        assert_eq!(pattern.is_match(combine), is_taken, "{combine}");
-        let answer = server.get(&format!("/v1/rollups?combine={}", encoded(combine))).await;
-        assert_eq!(answer.status, if is_taken { 200 } else { 400 }, "{combine}: {}", answer.text());
+        assert_eq!(allows(&combine, value), is_taken, "{value}");
+        let answer = server.get(&format!("/v1/rollups?combine={}", encoded(value))).await;
+        assert_eq!(answer.status, if is_taken { 200 } else { 400 }, "{value}: {}", answer.text());
     }
+
+    for (parameter, name, is_taken) in [
+        ("meta.KEY", "meta.Gerät", true),
+        ("meta.KEY", "meta.a b!", true),
+        ("meta.KEY", "meta.!", false),
+        ("label.KEY", "label.Gerät", true),
+        ("label.KEY", "label.{", true),
+        ("label.KEY", "label.\u{85}", false),
+    ] {
+        assert_eq!(allows(&schema("/v1/rollups", parameter)["propertyNames"], name), is_taken, "{name}");
+        let answer = server.get(&format!("/v1/rollups?{}=x", encoded(name))).await;
+        assert_eq!(answer.status, if is_taken { 200 } else { 400 }, "{name}: {}", answer.text());
+    }
+
+    let from = schema("/v1/devices/{deviceId}/readings", "from");
+    let forms = from["anyOf"].as_array().expect("several forms");
+    let hour = "2024-11-22T09:00";
+    for (text, to) in [("2024-11-22T08:00", hour), ("2024-11-22 08:00:30.5", hour), ("-99999s", "now")] {
+        assert!(forms.iter().any(|form| form.get("pattern").is_some() && allows(form, text)), "{text}");
+        let range = format!("from={}&to={}&tz=Europe/Berlin", encoded(text), encoded(to));
+        assert_eq!(server.get(&format!("/v1/devices/S1/readings?{range}")).await.status, 200, "{range}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_allows_the_series_that_the_server_takes() {
+    let server = Server::start(Setup::sqlite().set("ingest.max_metrics_per_reading", 300)).await;
+    let document = server.get_json("/v1/openapi.json").await;
+    let reading = &document["components"]["schemas"]["NewReading"]["properties"];
+    let parameters = document["paths"]["/v1/rollups"]["get"]["parameters"].as_array().expect("a list");
+    let metric = parameters.iter().find(|parameter| parameter["name"] == "metric").expect("it is there");
+    let [longest, too_long] = [507, 508].map(|length| format!("m{{a={}}}", "v".repeat(length)));
+    for (series, is_taken) in [
+        ("cpu_idle{cpu=cpu0}", true),
+        ("m{b=é,a=1 2}", true),
+        (r"m{a=\{\}}", true),
+        (&*longest, true),
+        (&*too_long, false),
+        ("m{a}", false),
+        ("m}", false),
+        ("ts", false),
+        ("ts{a=1}", false),
+    ] {
+        for schema in [&metric["schema"]["items"], &reading["values"]["propertyNames"], &reading["metric"]] {
+            assert_eq!(allows(schema, series), is_taken, "{series}: {schema}");
+        }
+        let status = if is_taken { 200 } else { 400 };
+        assert_eq!(server.get(&format!("/v1/rollups?metric={}", encoded(series))).await.status, status, "{series}");
+        for part in [json!({ "values": { series: 1 } }), json!({ "metric": series, "value": 1 })] {
+            let mut body = part;
+            body["deviceId"] = json!("S1");
+            assert_eq!(server.ingest(&body).await.status, status, "{body}");
+        }
+    }
+    let label = json!({ "deviceId": "S1", "value": 1, "unit": "{}", "labels": { "{": "}" } });
+    assert_eq!(server.ingest(&label).await.status, 200);
+    let of_labels = [&reading["unit"], &reading["labels"]["propertyNames"], &reading["labels"]["additionalProperties"]];
+    assert!(of_labels.into_iter().all(|schema| allows(schema, "{}")));
+    let many: Value = (0..300).map(|nth| (format!("m{nth}"), json!(nth))).collect();
+    assert_eq!(server.ingest(&json!({ "deviceId": "S1", "values": many })).await.status, 200);
+    assert!(reading["values"].get("maxProperties").is_none(), "the configuration says how many");
+}
+
+/// Whether the schema of a text allows it.
+fn allows(schema: &Value, text: &str) -> bool {
+    let is_match = |schema: &Value| {
+        let pattern = schema["pattern"].as_str().expect("a text");
+        Regex::new(pattern).expect("an expression").is_match(text)
+    };
+    let is_short = schema["maxLength"].as_u64().is_none_or(|most| text.chars().count() as u64 <= most);
+    is_short && is_match(schema) && !schema.get("not").is_some_and(is_match)
 }
 
 #[tokio::test]

@@ -129,7 +129,7 @@ pub(in crate::http) const METRIC: Parameter = Parameter {
 pub(in crate::http) const LABELS: Parameter = Parameter {
     name: "label.KEY",
     description: "A label that series must have, as in `label.cpu=cpu0`. Several values of one key are alternatives.",
-    schema: |_| schemas::members("label"),
+    schema: |_| schemas::labels_of_query(),
     example: r#"{"label.cpu":"cpu0"}"#,
 };
 
@@ -138,7 +138,7 @@ pub(in crate::http) const METADATA: Parameter = Parameter {
     description: "The metadata of the devices, as in `meta.floor=2`, or `meta.floor!=2` for all others. Several values \
                   of one key are alternatives, several keys must all hold. `*` at the end matches any end; dots in \
                   the key name members of objects.",
-    schema: |_| schemas::members("meta"),
+    schema: |_| schemas::metadata_of_query(),
     example: r#"{"meta.floor":"2"}"#,
 };
 

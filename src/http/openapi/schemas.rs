@@ -40,19 +40,27 @@ pub(super) fn device_prefix() -> Value {
 
 /// Returns the schema of a metric, or of a series as text.
 pub(super) fn series() -> Value {
-    let name = r"[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+";
+    let name = r"[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]{1,128}";
     let text = r"([^\u0000-\u001F\u007F-\u009F{}\\,=\uFF0E\uFF04]|\\[\\{},=])+";
     let pattern = format!(r"^{name}(\{{{text}={text}(,{text}={text})*\}})?$");
-    json!({ "type": "string", "pattern": pattern, "maxLength": 128 })
+    let reserved = json!({ "type": "string", "pattern": r"^ts($|\{)" });
+    json!({ "type": "string", "pattern": pattern, "maxLength": 512, "not": reserved })
 }
 
+/// The key or value of a label, as a regular expression.
+const LABEL: &str = r"[^\u0000-\u001F\u007F-\u009F\uFF0E\uFF04]+";
+
 /// Returns the schema of an instant in a query string.
+///
+/// A local time needs the parameter `tz`.
 pub(super) fn instant_of_query() -> Value {
+    let local = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$";
     json!({ "anyOf": [
         { "type": "string", "format": "date-time" },
         { "type": "integer", "minimum": -62_167_219_200_000_i64, "maximum": 1_199_999_999 },
         { "type": "integer", "minimum": 2_500_000_001_i64, "maximum": 253_402_300_800_000_i64 },
-        { "type": "string", "pattern": "^(now|-[0-9]{1,4}[smhdw])$" },
+        { "type": "string", "pattern": "^(now|-[0-9]+[smhdw])$" },
+        { "type": "string", "pattern": local },
     ] })
 }
 
@@ -61,17 +69,21 @@ pub(super) fn boolean(default: bool) -> Value {
     json!({ "anyOf": [{ "type": "boolean" }, { "type": "integer", "enum": [0, 1] }], "default": default })
 }
 
-/// Returns the schema of an object whose members are parameters.
+/// Returns the schema of the parameters `label.KEY`, as the members of an object.
+pub(super) fn labels_of_query() -> Value {
+    members(&format!(r"^label\.{LABEL}$"), &json!({ "type": "string", "minLength": 1 }))
+}
+
+/// Returns the schema of the parameters `meta.KEY`, as the members of an object.
 ///
-/// Their names start with `start` and a dot: `label.cpu`.
-pub(super) fn members(start: &str) -> Value {
-    let text = json!({ "type": "string", "minLength": 1 });
-    let values = json!({ "anyOf": [text, { "type": "array", "items": text, "minItems": 1 }] });
-    json!({
-        "type": "object",
-        "propertyNames": { "pattern": format!(r"^{start}\.[A-Za-z0-9_.-]+!?$") },
-        "additionalProperties": values,
-    })
+/// The key may be any text, except `!` alone.
+pub(super) fn metadata_of_query() -> Value {
+    members(r"^meta\.([^!]|[\s\S]{2,})$", &json!({ "type": "string" }))
+}
+
+fn members(names: &str, value: &Value) -> Value {
+    let values = json!({ "anyOf": [value, { "type": "array", "items": value, "minItems": 1 }] });
+    json!({ "type": "object", "propertyNames": { "pattern": names }, "additionalProperties": values })
 }
 
 /// Returns the schema of a JSON body of `POST /v1/readings`.
@@ -170,8 +182,7 @@ fn key(name: &str) -> Value {
         schema
     };
     let value = json!({ "type": ["number", "boolean", "null"], "minimum": f64::MIN, "maximum": f64::MAX });
-    let text = r"^[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+$";
-    let mut name_of_metric = json!({ "pattern": text, "maxLength": 128, "not": { "const": "ts" } });
+    let label = format!("^{LABEL}$");
     match name {
         "deviceId" => about("The ID of the device.", device_id()),
         "ts" => {
@@ -189,26 +200,24 @@ fn key(name: &str) -> Value {
             about("The age of the reading in milliseconds, in place of a time.", age)
         }
         "metric" => {
-            name_of_metric["type"] = json!(["string", "null"]);
-            about("The metric of `value`. By default `value`.", name_of_metric)
+            let mut metric = series();
+            metric["type"] = json!(["string", "null"]);
+            about("The metric or series of `value`. By default `value`.", metric)
         }
         "value" => about("The value of one metric. `true` is 1, `false` is 0, null is no value.", value),
         "unit" => {
-            let unit = json!({ "type": ["string", "null"], "pattern": format!("^$|{text}"), "maxLength": 128 });
+            let unit = json!({ "type": ["string", "null"], "pattern": format!("^$|{label}"), "maxLength": 512 });
             about("The unit of `value`, which becomes the label `unit`.", unit)
         }
         "values" => about(
-            "The values by metric or series.",
-            json!({
-                "type": ["object", "null"], "propertyNames": name_of_metric, "additionalProperties": value,
-                "maxProperties": 256,
-            }),
+            "The values by metric or series, at most `ingest.max_metrics_per_reading`.",
+            json!({ "type": ["object", "null"], "propertyNames": series(), "additionalProperties": value }),
         ),
         "labels" => about(
             "The labels of the metrics.",
             json!({
-                "type": ["object", "null"], "maxProperties": 32, "propertyNames": { "pattern": text },
-                "additionalProperties": { "type": ["string", "null"], "pattern": text },
+                "type": ["object", "null"], "maxProperties": 32, "propertyNames": { "pattern": label },
+                "additionalProperties": { "type": ["string", "null"], "pattern": label },
             }),
         ),
         "measurementBytes" => {
