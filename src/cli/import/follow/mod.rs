@@ -165,7 +165,10 @@ impl Lines<'_> {
                 }
                 Ok(!rows.holds_any())
             }
-            _ => self.add_ndjson(name, bytes, before),
+            _ => {
+                let lines = source::decoded(Box::new(Cursor::new(bytes.to_vec())), self.args.encoding);
+                self.add_ndjson(name, lines, before)
+            }
         }
     }
 
@@ -177,7 +180,7 @@ impl Lines<'_> {
         let source = source::begin(name.into(), &files[0], Box::new(Cursor::new(head.clone())), *format, *encoding)?;
         if source.format == Format::Ndjson {
             self.form = Form::Ndjson;
-            return self.add_ndjson(name, &head, 0);
+            return self.add_ndjson(name, source.input, 0);
         }
         let options = self.args.options();
         let line = head.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -278,8 +281,8 @@ impl Lines<'_> {
         }
     }
 
-    fn add_ndjson(&mut self, name: &str, bytes: &[u8], before: u64) -> anyhow::Result<bool> {
-        let mut lines = ndjson::Lines::new(bytes, before);
+    fn add_ndjson(&mut self, name: &str, input: Box<dyn BufRead>, before: u64) -> anyhow::Result<bool> {
+        let mut lines = ndjson::Lines::new(input, before);
         let mut text = Vec::new();
         while let Some(number) = lines.next(&mut text).with_context(|| name.to_owned())? {
             if number > self.start {
@@ -334,7 +337,46 @@ fn rows_of_lines(bytes: &[u8], before: u64) -> Vec<(&[u8], u64)> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        import: ImportArgs,
+    }
+
+    /// The lines that are sent for those that `add` adds.
+    fn sent(args: &[&str], add: impl FnOnce(&mut Lines<'_>)) -> String {
+        let args = Line::try_parse_from(["import"].iter().chain(args)).unwrap().import;
+        let progress = Progress::start(None, false, true);
+        let (queue, mut batches) = mpsc::channel(100);
+        let batcher = Batcher::new(&queue, 100, "a".into()).with_marks();
+        let form = Form::Head(Vec::new());
+        let mut lines =
+            Lines { args: &args, progress: &progress, batcher, start: 0, form, header: None, repeated: None };
+        add(&mut lines);
+        lines.batcher.finish().unwrap();
+        drop(lines);
+        drop(queue);
+        let mut sent = Vec::new();
+        while let Some(batch) = batches.blocking_recv() {
+            sent.extend_from_slice(&batch.body);
+        }
+        String::from_utf8(sent).unwrap()
+    }
+
+    #[test]
+    fn lines_of_json_have_the_encoding_of_the_file() {
+        let lines = sent(&["a.ndjson", "--encoding", "windows-1252"], |lines| {
+            lines.add("a", b"{\"deviceId\":\"\xD6l\"}\n", 0).unwrap();
+            lines.add("a", b"{\"deviceId\":\"W\xE4rme\"}\n", 1).unwrap();
+        });
+        assert_eq!(lines, "{\"deviceId\":\"Öl\"}\n{\"deviceId\":\"Wärme\"}\n");
+        let lines = sent(&["a.ndjson"], |lines| assert!(lines.add("a", "\u{feff}[]\n".as_bytes(), 0).unwrap()));
+        assert_eq!(lines, "[]\n");
+    }
 
     #[test]
     fn a_quote_that_is_not_closed_is_a_group() {
