@@ -26,6 +26,9 @@ const DEVICES_MAX: usize = 250;
 /// The most days that are named by their `_id`s. Each costs the server a third of a range.
 const NAMED_DAYS_MAX: usize = 2;
 
+/// The most documents of one query that names them by their `_id`s: some 300 kB, if device IDs are long.
+const IDS_MAX: usize = 1_000;
+
 impl RollupCollection {
     /// A query that uses the index of `_id`s.
     pub(super) fn find(&self, filter: Document) -> Find<'_, RawDocumentBuf> {
@@ -111,14 +114,10 @@ impl RollupCollection {
         buckets: &[(Arc<str>, Hour)],
     ) -> Result<HashMap<(Arc<str>, Hour), HourRollup>, StoreError> {
         let wanted: HashSet<&(Arc<str>, Hour)> = buckets.iter().collect();
-        let of_day = |(device, hour): &(Arc<str>, Hour)| names::day_id(device, day_of(*hour));
-        let ids: BTreeSet<String> = buckets.iter().map(of_day).collect();
-        let devices: BTreeSet<&str> = buckets.iter().map(|(device, _)| &**device).collect();
-        let devices: Vec<&str> = devices.into_iter().collect();
-        let ids: Vec<String> = ids.into_iter().collect();
-        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) }).batch_size(BATCH);
+        let days: BTreeSet<(&str, i32)> = buckets.iter().map(|(device, hour)| (&**device, day_of(*hour))).collect();
+        let days: Vec<(&str, i32)> = days.into_iter().collect();
         let mut found = HashMap::new();
-        let visit = |document: &RawDocument| {
+        let mut visit = |document: &RawDocument| {
             for rollup in rollups_of(document)? {
                 let bucket = (Arc::clone(&rollup.device), rollup.stats.hour);
                 if wanted.contains(&bucket) {
@@ -127,7 +126,13 @@ impl RollupCollection {
             }
             Ok(())
         };
-        self.commands.all_documents(find, visit).await?;
+        for some in days.chunks(IDS_MAX) {
+            let ids: Vec<String> = some.iter().map(|(device, day)| names::day_id(device, *day)).collect();
+            let mut devices: Vec<&str> = some.iter().map(|(device, _)| *device).collect();
+            devices.dedup();
+            let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) }).batch_size(BATCH);
+            self.commands.all_documents(find, &mut visit).await?;
+        }
         Ok(found)
     }
 }

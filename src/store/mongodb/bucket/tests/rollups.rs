@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::model::{Contents, Day, Metric, Stats};
+use crate::model::{Contents, DEVICE_ID_MAX_BYTES, Day, Metric, Stats};
 use crate::store::mongodb::rollups::HourRollup;
 use crate::store::scenarios::seeds;
 use crate::store::{Cause, HourStats, Rollups};
@@ -227,6 +227,21 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
         store.rollups.put_all(&[rollup(rev, count)]).await.remove(0).unwrap();
         assert_eq!(stats(&store, "d", 0..1).await[0].stats[0].1.count, expected, "after rev {rev}");
     }
+}
+
+/// One query for all of them would be larger than the server takes.
+#[tokio::test]
+async fn the_rollups_of_very_many_devices_are_read_by_several_queries() {
+    const DEVICES: usize = 60_000;
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    let device = |nth: usize| format!("{nth:05}{}", "x".repeat(DEVICE_ID_MAX_BYTES - 5));
+    for nth in [0, DEVICES - 1] {
+        write_all(&store, &[write_in(&device(nth), HOUR, &[(1, 0, 1)])]).await;
+        roll_up(&store, &device(nth), HOUR).await;
+    }
+    let buckets: Vec<(Arc<str>, Hour)> = (0..DEVICES).map(|nth| (device(nth).into(), HOUR)).collect();
+    assert_eq!(store.rollups.stored(&buckets).await.unwrap().len(), 2);
 }
 
 /// Each of the two hours fits into the document of their day, but not both.
