@@ -88,7 +88,8 @@ async fn devices_named_by_dots_are_rejected_in_every_format_that_can_name_them()
 #[tokio::test]
 async fn a_write_with_an_invalid_parameter_counts_as_a_rejected_reading() {
     let hook = "path = \"/hooks/body\"\ndevice = \"id\"\nmetrics = \"value\"";
-    let server = Server::start(Setup::sqlite().webhook(hook)).await;
+    let in_path = "path = \"/hooks/of/{deviceId}\"\nmetrics = \"*\"";
+    let server = Server::start(Setup::sqlite().webhook(hook).webhook(in_path)).await;
     let paths = [
         ("/v1/readings?partial=x", "application/json"),
         ("/v1/readings?other=x", "application/senml+json"),
@@ -103,11 +104,13 @@ async fn a_write_with_an_invalid_parameter_counts_as_a_rejected_reading() {
         let answer = server.post(path, content_type, "m value=1").await;
         assert_eq!(answer.status, 400, "{path}");
     }
+    let answer = server.post("/hooks/of/K%FCche", "application/json", "{}").await; // not UTF-8
+    assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("invalid_parameter")), "{}", answer.text());
     let metrics = server.metrics().await;
     let rejected = |labels: &[(&str, &str)]| metrics.count_where("tidegauge_readings_rejected_total", labels);
-    assert_eq!(rejected(&[("reason", "invalid_parameter")]), 8);
+    assert_eq!(rejected(&[("reason", "invalid_parameter")]), 9);
     assert_eq!(rejected(&[("reason", "invalid_parameter"), ("protocol", "influx")]), 3);
-    assert_eq!(metrics.count("tidegauge_readings_received_total"), 8);
+    assert_eq!(metrics.count("tidegauge_readings_received_total"), 9);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, State};
 use axum::http::{HeaderMap, Uri};
 use axum::routing::{MethodRouter, post};
@@ -49,11 +50,12 @@ pub(in crate::http) fn webhook(number: usize) -> MethodRouter<Arc<App>> {
     post(
         async move |State(app): State<Arc<App>>,
                     Extension(grant): Extension<Arc<Grant>>,
-                    segments: RawPathParams,
+                    segments: Result<RawPathParams, RawPathParamsRejection>,
                     uri: Uri,
                     headers: HeaderMap,
                     body: Body| {
             let webhook = &app.formats.webhooks[number];
+            let segments = segments.map_err(|error| Problem::invalid_parameter("deviceId", error.body_text()))?;
             let segment = segments.iter().next().map(|(_, device)| device.to_owned());
             receive(&app, &grant, webhook, segment, &uri, &headers, body).await
         },
