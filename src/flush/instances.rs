@@ -13,7 +13,8 @@
 //!
 //! **Closed.** What is sent after the answer must stay. So no instance executes a closed deletion in the
 //! store: the store lets no one join it any more. An instance that was away has missed it. It removes only
-//! what it has itself: pending readings, those in its log, dead letters.
+//! what it has itself: pending readings, those in its log, dead letters. An instance that begins with none of
+//! these has missed no deletion that was announced before.
 //!
 //! **Leases.** Each instance has a note in the store, and *beats* every two seconds: it counts up a number in
 //! its note. Another instance that sees no beat for the time of the lease in the note, by its own monotonic

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::scheduler::MAX_SLEEP;
 use super::stop::STORE_WAIT;
+use super::tests::notes::KeptNotes;
 use super::tests::{Faulty, away};
 use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
@@ -17,6 +18,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::telemetry::Exposition;
 
 mod orderly_end;
+mod shared;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -57,9 +59,19 @@ impl Stage {
         takes: Duration,
         fault: impl Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync + 'static,
     ) -> Self {
+        Self::with_notes(options, takes, fault, None)
+    }
+
+    /// Creates a pipeline like [`Self::new`], whose store may have notes of instances.
+    fn with_notes(
+        options: Options,
+        takes: Duration,
+        fault: impl Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync + 'static,
+        notes: Option<Arc<KeptNotes>>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::fixed(0);
-        let options = Options { clock: clock.clone(), ..options };
+        let options = Options { clock: clock.clone(), instance: folder.path().join("instance"), ..options };
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
@@ -70,14 +82,14 @@ impl Stage {
         };
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let noted: Arc<Mutex<Vec<Noted>>> = Arc::default();
-        let (started, notes) = (Instant::now(), Arc::clone(&noted));
+        let (started, to) = (Instant::now(), Arc::clone(&noted));
         let note = move |write: &BucketWrite| {
             let at_ms = started.elapsed().as_millis() as u64;
-            notes.lock().unwrap().push((at_ms, write.device.to_string(), write.accepted));
+            to.lock().unwrap().push((at_ms, write.device.to_string(), write.accepted));
             fault(write)
         };
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-        let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
+        let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None, notes });
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let (metrics, exposition) = Metrics::new();
         let pipeline =

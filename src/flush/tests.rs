@@ -12,17 +12,19 @@ use crate::log::{AppendError, BatchBuilder, Instruments, MetadataRecord, MinFree
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, OperatorMetadata, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
     OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, StoreError, Written,
 };
 use crate::telemetry::Exposition;
 
 mod deleting;
 pub(super) mod kept;
+pub(super) mod notes;
 mod refused_writes;
 mod rolling;
 
 use kept::Kept;
+use notes::KeptNotes;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -54,6 +56,8 @@ pub(super) struct Faulty {
     pub(super) takes: Duration,
     /// The rollups, if this is a store that keeps rollups of their own.
     pub(super) rollups: Option<Arc<Kept>>,
+    /// The notes of instances, if the store is shared.
+    pub(super) notes: Option<Arc<KeptNotes>>,
 }
 
 #[async_trait]
@@ -146,6 +150,10 @@ impl Store for Faulty {
         self.rollups.as_ref().map(|_| self as &dyn Rollups)
     }
 
+    fn instances(&self) -> Option<&dyn Instances> {
+        self.notes.as_deref().map(|notes| notes as &dyn Instances)
+    }
+
     async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.store.expire_readings(oldest_ms).await
     }
@@ -199,7 +207,7 @@ impl Life {
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let log = Arc::new(log);
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-        let store = Arc::new(Faulty { store, fault, takes: Duration::ZERO, rollups });
+        let store = Arc::new(Faulty { store, fault, takes: Duration::ZERO, rollups, notes: None });
         let (metrics, exposition) = Metrics::new();
         let (clock, closing) = match &store.rollups {
             Some(kept) => (kept.clock.clone(), kept.closing),

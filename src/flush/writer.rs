@@ -226,7 +226,8 @@ mod tests {
             _ => None,
         };
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-        let store = Faulty { store, fault: Box::new(fault), takes: std::time::Duration::ZERO, rollups: None };
+        let takes = std::time::Duration::ZERO;
+        let store = Faulty { store, fault: Box::new(fault), takes, rollups: None, notes: None };
         let writer = Writer::new(Arc::new(store), Arc::new(Metrics::new().0));
         let mut writes = writer.begin(["good", "lost", "bad"].map(bucket).to_vec());
         let mut times = Times(20);

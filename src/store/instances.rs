@@ -36,11 +36,12 @@ pub trait Instances: Send + Sync {
     /// has done so.
     async fn close(&self, announced: &Announced) -> Result<bool, StoreError>;
 
-    /// Notes that a new instance need not execute the closed deletions.
+    /// Notes that an instance need not execute the closed deletions that were announced at least `age` ago.
+    /// The clock of the store decides.
     ///
-    /// It must have begun with an empty log and without dead letters. Then it has no readings from before
-    /// these deletions.
-    async fn pass_closed(&self, instance: &str) -> Result<(), StoreError>;
+    /// The instance must have begun that long ago, with an empty log and without dead letters. Then it has no
+    /// readings from before these deletions.
+    async fn pass_closed(&self, instance: &str, age: Duration) -> Result<(), StoreError>;
 
     /// Removes the closed deletions that all of these instances have executed.
     async fn remove_closed(&self, instances: &[&str]) -> Result<(), StoreError>;

@@ -37,10 +37,13 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
     let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id().cloned()) else { return };
     let now = Instant::now();
+    // A new instance may have readings from before a deletion too, if it was restored from a backup.
+    let began_empty = pipeline.recovered == 0 && pipeline.deletions.waiting() == 0 && pipeline.dead_letters.is_empty();
     let mut watcher = Watcher {
         pipeline: &pipeline,
         instances,
         own,
+        must_pass: began_empty,
         next_beat: now,
         last_beat: now,
         seen: HashMap::new(),
@@ -77,6 +80,9 @@ struct Watcher<'a> {
     pipeline: &'a Pipeline,
     instances: &'a dyn Instances,
     own: Arc<str>,
+    /// Whether the store is still to note that this instance has missed no earlier deletion, because it began
+    /// with nothing.
+    must_pass: bool,
     next_beat: Instant,
     last_beat: Instant,
     /// The newest number of beats of each instance, and when that number was first seen.
@@ -95,10 +101,10 @@ impl Watcher<'_> {
         if begin >= self.next_beat {
             if self.instances.beat(&self.own, VALID).await? {
                 tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
-                // A restored instance is new too, and its log may have readings from before a deletion.
-                if self.pipeline.recovered == 0 && self.pipeline.dead_letters.is_empty() {
-                    self.instances.pass_closed(&self.own).await?;
-                }
+            }
+            if self.must_pass {
+                self.instances.pass_closed(&self.own, self.pipeline.started.elapsed()).await?;
+                self.must_pass = false;
             }
             (self.last_beat, self.next_beat) = (begin, begin + BEAT_INTERVAL);
         }

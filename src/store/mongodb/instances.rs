@@ -146,8 +146,12 @@ impl<L: Layout> Instances for MongoStore<L> {
         Ok(self.update_notes(doc! { "q": filter, "u": close }).await? > 0)
     }
 
-    async fn pass_closed(&self, instance: &str) -> Result<(), StoreError> {
-        let filter = doc! { "kind": "deletion", "closed": true, "executed.instance": { "$ne": instance } };
+    async fn pass_closed(&self, instance: &str, age: Duration) -> Result<(), StoreError> {
+        let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        let was_announced = doc! { "$lte": [format!("${SEEN_AT}"), { "$subtract": ["$$NOW", age_ms] }] };
+        let filter = doc! {
+            "kind": "deletion", "closed": true, "executed.instance": { "$ne": instance }, "$expr": was_announced,
+        };
         let executed = doc! { "$push": { "executed": { "instance": instance, "readings": 0_i64 } } };
         self.update_notes(doc! { "q": filter, "u": executed, "multi": true }).await.map(drop)
     }

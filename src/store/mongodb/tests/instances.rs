@@ -79,7 +79,9 @@ async fn a_closed_deletion_stays_noted_until_all_instances_have_executed_it() {
     let of = |found: Vec<Announced>| found.into_iter().map(|announced| announced.id).collect::<Vec<_>>();
     assert_eq!(of(announced(&one, "a").await), ["2"], "what is executed and closed concerns it no more");
     assert_eq!(of(announced(&other, "b").await), ["1", "2"]);
-    other.pass_closed("b").await.unwrap();
+    other.pass_closed("b", Duration::from_secs(3_600)).await.unwrap();
+    assert_eq!(of(announced(&other, "b").await), ["1", "2"], "it was announced since then");
+    other.pass_closed("b", Duration::ZERO).await.unwrap();
     assert_eq!(of(announced(&other, "b").await), ["2"]);
     one.remove_closed(&["a", "b"]).await.unwrap();
     let left = scratch.all(doc! { "find": "buckets_instances" }).await;

@@ -1,0 +1,23 @@
+//! An instance among others, by the notes that they have in the store.
+
+use super::*;
+
+/// A stage whose store has the notes of instances.
+fn sharing(notes: &Arc<KeptNotes>) -> Stage {
+    Stage::with_notes(OPTIONS, Duration::ZERO, |_| None, Some(Arc::clone(notes)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_began_with_nothing_passes_earlier_deletions_although_an_answer_was_lost() {
+    let notes = Arc::new(KeptNotes::default());
+    notes.add_closed(1, "a");
+    let stage = sharing(&notes);
+    pass(ms(10)).await;
+    notes.add_closed(2, "a");
+    notes.loses_answers.store(true, Ordering::Relaxed);
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(10)).await;
+    notes.loses_answers.store(false, Ordering::Relaxed);
+    pass(ms(1_000)).await;
+    assert_eq!((notes.executed(), stage.pipeline.deletions.waiting()), (vec![1], 1), "it executes the later one");
+}

@@ -1,0 +1,106 @@
+//! The notes of the instances that share a store, in memory, so that their answers can be lost at will.
+
+use super::*;
+use crate::log::BegunDeletion;
+use crate::store::{Announced, Instance, Joined, Notes};
+
+/// Notes of instances, and of deletions that are closed.
+#[derive(Default)]
+pub(in crate::flush) struct KeptNotes {
+    /// Whether calls take effect and their answers are lost.
+    pub(in crate::flush) loses_answers: AtomicBool,
+    instances: Mutex<Vec<Instance>>,
+    /// The deletions, and when each was announced.
+    deletions: Mutex<Vec<(Instant, Announced)>>,
+}
+
+impl KeptNotes {
+    /// Adds a deletion of a device that another instance has just announced, and that is closed.
+    pub(in crate::flush) fn add_closed(&self, id: u64, device: &str) {
+        let deletion = Arc::new(Deletion::of_device(device.into()));
+        let begun = BegunDeletion { id, by: "test".into(), deletion, from: None };
+        let announced = Announced {
+            id: format!("{id:016x}"),
+            from: "other".to_owned(),
+            record: serde_json::to_string(&begun).unwrap(),
+            joined: Vec::new(),
+            executed: Vec::new(),
+            is_closed: true,
+        };
+        self.deletions.lock().unwrap().push((Instant::now(), announced));
+    }
+
+    /// The numbers of the deletions that an instance has executed, or need not execute.
+    pub(in crate::flush) fn executed(&self) -> Vec<u64> {
+        let deletions = self.deletions.lock().unwrap();
+        let executed = deletions.iter().filter(|(_, announced)| !announced.executed.is_empty());
+        executed.map(|(_, announced)| u64::from_str_radix(&announced.id, 16).unwrap()).collect()
+    }
+
+    fn execute(&self, instance: &str, readings: u64, is_meant: impl Fn(Instant, &Announced) -> bool) {
+        for (at, announced) in &mut *self.deletions.lock().unwrap() {
+            if is_meant(*at, announced) && !announced.is_executed_by(instance) {
+                announced.executed.push((instance.to_owned(), readings));
+            }
+        }
+    }
+
+    fn answer<T>(&self, answer: T) -> Result<T, StoreError> {
+        if self.loses_answers.load(Ordering::Relaxed) { Err(away()) } else { Ok(answer) }
+    }
+}
+
+#[async_trait]
+impl Instances for KeptNotes {
+    async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError> {
+        let mut instances = self.instances.lock().unwrap();
+        let known = instances.iter().position(|known| *known.id == *instance);
+        match known {
+            Some(at) => instances[at].beats += 1,
+            None => instances.push(Instance { id: instance.into(), beats: 1, lease: valid }),
+        }
+        self.answer(known.is_none())
+    }
+
+    async fn look(&self, instance: &str) -> Result<Notes, StoreError> {
+        let instances = self.instances.lock().unwrap().clone();
+        let deletions = self.deletions.lock().unwrap();
+        let left = deletions.iter().map(|(_, announced)| announced).filter(|of| !of.is_executed_by(instance));
+        self.answer(Notes { instances, deletions: left.cloned().collect() })
+    }
+
+    async fn announce(&self, _id: &str, _from: &str, _record: &str) -> Result<(), StoreError> {
+        self.answer(())
+    }
+
+    async fn join(&self, _id: &str, _instance: &str) -> Result<Joined, StoreError> {
+        self.answer(Joined::Closed)
+    }
+
+    async fn note_executed(&self, id: &str, instance: &str, readings: u64) -> Result<(), StoreError> {
+        self.execute(instance, readings, |_, announced| announced.id == *id);
+        self.answer(())
+    }
+
+    async fn close(&self, _announced: &Announced) -> Result<bool, StoreError> {
+        self.answer(false)
+    }
+
+    async fn pass_closed(&self, instance: &str, age: Duration) -> Result<(), StoreError> {
+        self.execute(instance, 0, |at, _| at.elapsed() >= age);
+        self.answer(())
+    }
+
+    async fn remove_closed(&self, _instances: &[&str]) -> Result<(), StoreError> {
+        self.answer(())
+    }
+
+    async fn leave(&self, instance: &str) -> Result<(), StoreError> {
+        self.instances.lock().unwrap().retain(|known| *known.id != *instance);
+        self.answer(())
+    }
+
+    async fn check_entry(&self, _device: &Arc<str>) -> Result<(), StoreError> {
+        self.answer(())
+    }
+}
