@@ -10,7 +10,7 @@ use crate::common::once_per_change::OncePerChange;
 use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::deletions::Stage;
-use crate::log::{BegunDeletion, DeletionRecord};
+use crate::log::{AppendError, BegunDeletion, DeletionRecord};
 use crate::store::{Announced, Instance, Instances, StoreError};
 
 /// The time between two looks.
@@ -32,6 +32,12 @@ const VALID: Duration = Duration::from_secs(8);
 
 /// Clients of deletions do not wait for an instance without a beat for this long.
 const SILENT: Duration = Duration::from_secs(5);
+
+/// How often a deletion is appended to a log whose disk is full.
+///
+/// A group of deletions alone may use the reserve. The groups of the first append and of the second one may
+/// have readings that were in the queue before.
+const APPENDS: u32 = 3;
 
 /// Runs until it is aborted. Returns at once if the store is not shared.
 pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
@@ -55,7 +61,7 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let is_draining = pipeline.drain_begins.is_cancelled();
         let looked = watcher.look().await;
-        if looked.is_err() && is_draining && !pipeline.peers.has_lease() {
+        if is_draining && !pipeline.peers.has_lease() {
             pipeline.note_given_up(pipeline.options.max_in_flight); // without a lease nothing is written
         }
         match looked {
@@ -192,19 +198,26 @@ impl Watcher<'_> {
 
     /// Appends a deletion of another instance to the log.
     ///
-    /// Returns false if too many wait to be executed. If the log does not take it, because not even the
-    /// reserve of its disk is free, the next look tries again. The lease does not wait for that, because only
-    /// writes make room in the log. If the deletion is closed already, what is written meanwhile stays.
+    /// Returns false if too many wait to be executed, or the log does not take it. The next look tries again,
+    /// and a new lease waits for that. It does not wait if not even the reserve of the disk is free, because
+    /// only writes make room in the log. If the deletion is closed already, what is written meanwhile stays.
     async fn append(&self, begun: &BegunDeletion) -> bool {
         let pipeline = self.pipeline;
         if pipeline.deletions.waiting() >= MAX_WAITING {
             return false;
         }
         pipeline.deletions.add(begun, Stage::Logged);
-        if let Err(error) = append(&pipeline.log, &DeletionRecord::Begun(begun.clone())).await {
+        let record = DeletionRecord::Begun(begun.clone());
+        let mut appended = append(&pipeline.log, &record).await;
+        for _ in 1..APPENDS {
+            if appended == Err(AppendError::DiskFull) {
+                appended = append(&pipeline.log, &record).await;
+            }
+        }
+        if let Err(error) = appended {
             tracing::debug!(%error, "the log does not take a deletion of another instance");
             pipeline.deletions.forget(begun.id);
-            return true;
+            return error == AppendError::DiskFull;
         }
         self.tell_if_missed(begun.id);
         audit(begun, None);

@@ -21,3 +21,27 @@ async fn an_instance_that_began_with_nothing_passes_earlier_deletions_although_a
     pass(ms(1_000)).await;
     assert_eq!((notes.executed(), stage.pipeline.deletions.waiting()), (vec![1], 1), "it executes the later one");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_end_stores_nothing_that_a_missed_deletion_removes_if_the_log_takes_no_more() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    notes.loses_answers.store(true, Ordering::Relaxed);
+    let ended = || tokio::spawn(std::future::ready(()));
+    let watcher = tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    let running = Running {
+        pipeline: Arc::clone(&stage.pipeline),
+        feeder: std::thread::spawn(|| ()),
+        scheduler: tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline))),
+        roller: ended(),
+        others: [watcher, ended(), ended(), ended(), ended()],
+    };
+    stage.put("deleted");
+    pass(ms(10)).await;
+    notes.add_closed(7, "deleted");
+    stage.pipeline.log.close();
+    notes.loses_answers.store(false, Ordering::Relaxed);
+    let begun = Instant::now();
+    assert_eq!((running.drain(ms(500_000)).await.left, stage.noted()), (1, vec![]));
+    assert!(begun.elapsed() <= ms(1_000), "{:?}", begun.elapsed());
+}
