@@ -247,6 +247,26 @@ async fn a_torn_or_bad_first_row_of_a_truncated_file_is_rejected_once_and_the_ne
     }
 }
 
+/// The rest of a row may be a row too: here, of another day.
+#[tokio::test]
+async fn a_row_within_which_a_file_is_truncated_is_rejected_with_its_rest() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    let follower = gateway.follow(&server);
+    gateway.append(5);
+    gateway.arrived(&server).await;
+    gateway.write("2");
+    gateway.copy_and_truncate("4.10.2026 20:00:05;21,5;ok\n");
+    gateway.append(2);
+    gateway.arrived(&server).await;
+    let ended = follower.terminate().await;
+    let (said, listed) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.code() == Some(1) && said.contains("2 rejected (2 not converted)"), "{ended:?}");
+    assert!(listed.contains("press.csv.1:7: the file ends within \"2\""), "{listed}");
+    let rest = "press.csv:1: the file before ended within a line, and this may be its rest: \"4.10.2026 20:00:05;";
+    assert!(listed.contains(rest), "{listed}");
+}
+
 /// The rows of another header are not read under the last one.
 #[tokio::test]
 async fn a_truncated_file_whose_header_lacks_the_metric_or_the_time_is_refused() {

@@ -175,13 +175,13 @@ the server stamps one without, and stores it twice if it is sent twice.
 
 With --follow, the import waits at the end of one file for the lines that a program appends, and sends each once it \
 has its line end. When the file is renamed and the program writes to another one of its name, it sends the rest of the \
-old one first, and rejects a last line without end; when it is truncated, it begins again, with the same header if it \
-has none. With --progress, a later start continues there, also in a file that was renamed meanwhile, such as to \
-press.csv.1 or press-20260421.csv, and is still in the same folder, not compressed. It prints the names of compressed \
-files that it skips, and does not count rows that it sends again. If the server has another store by then, it prints \
-that, and goes on. A row ends with its line. Rows of the hour that exists twice wait until that hour is over. SIGTERM \
-ends it: what is read is sent, at most within 10 seconds. Name the metrics with --metric, for the first rows may not \
-have a number in each column.
+old one first, and rejects a last line without end, and its rest in the next file; when it is truncated, it begins \
+again, with the same header if it has none. With --progress, a later start continues there, also in a file that was \
+renamed meanwhile, such as to press.csv.1 or press-20260421.csv, and is still in the same folder, not compressed. It \
+prints the names of compressed files that it skips, and does not count rows that it sends again. If the server has \
+another store by then, it prints that, and goes on. A row ends with its line. Rows of the hour that exists twice wait \
+until that hour is over. SIGTERM ends it: what is read is sent, at most within 10 seconds. Name the metrics with \
+--metric, for the first rows may not have a number in each column.
 
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \

@@ -170,8 +170,8 @@ impl GrowingFile {
             let is_unchanged = len == known && self.read.changed == Some(changed(&metadata));
             let is_same = len >= known && (is_unchanged || check(&self.file, known)? == Some(self.partial_check));
             if !is_same {
-                if let Some(why) = self.truncated()? {
-                    return Ok(Step::Ended(why));
+                if let Some(step) = self.truncated()? {
+                    return Ok(step);
                 }
             } else if len > known {
                 let lines = self.read_lines(len - known)?;
@@ -220,15 +220,22 @@ impl GrowingFile {
         Ok(lines)
     }
 
+    /// Takes the last line of a file that has ended, which has no line end.
+    fn cut(&mut self) -> Step {
+        let lines = self.read.lines + 1;
+        self.read = Mark { bytes: self.known(), lines, check: self.partial_check, ..self.read };
+        Step::Cut(std::mem::take(&mut self.partial))
+    }
+
     /// Continues in a copy that was made before the file was truncated.
     ///
     /// Without such a copy, and while no row tells it from other files, it begins the first rotated file that
-    /// may be unread, else this file again, and returns the reason.
-    fn truncated(&mut self) -> io::Result<Option<&'static str>> {
-        self.partial.clear();
+    /// may be unread, else this file again. Before that, it cuts a line that no other file has.
+    fn truncated(&mut self) -> io::Result<Option<Step>> {
         if self.has_row
             && let Some(copy) = renamed(&self.path, self.read)?
         {
+            self.partial.clear();
             (self.file, self.name, self.is_replaced) = (open_regular(&copy)?, copy, true);
             self.partial_check = self.read.check;
             return Ok(None);
@@ -237,10 +244,14 @@ impl GrowingFile {
             Some(changed) => rotated_after(&self.path, (0, 0, changed), &self.ended)?,
             None => (None, Vec::new()),
         };
+        if next.is_none() && !self.partial.is_empty() {
+            return Ok(Some(self.cut()));
+        }
+        self.partial.clear();
         let next = next.unwrap_or_else(|| self.path.clone());
         self.begin(next)?;
         self.skipped.extend(skipped);
-        Ok(Some("it was truncated"))
+        Ok(Some(Step::Ended("it was truncated")))
     }
 
     /// The step at the end of the file. It has ended once the program writes to another one.
@@ -271,9 +282,7 @@ impl GrowingFile {
             return self.next();
         }
         if !self.partial.is_empty() {
-            let line = self.take_lines(self.partial.len())?;
-            self.read.lines += 1;
-            return Ok(Step::Cut(line));
+            return Ok(self.cut());
         }
         match self.begin(next) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Step::Idle),
@@ -551,6 +560,22 @@ mod tests {
         fs::write(&folder.path, "8\n9\n0\n").unwrap(); // as long as before
         folder.set_changed("a.csv", 1);
         assert_eq!(steps(&mut file), ["|", "8\n9\n0\n"]);
+    }
+
+    #[test]
+    fn a_truncation_within_a_line_cuts_it_unless_a_copy_has_its_rest() {
+        let folder = Folder::new();
+        folder.append("1\n2");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["1\n"]);
+        fs::write(&folder.path, "3\n").unwrap();
+        assert_eq!(steps(&mut file), ["cut 2", "|", "3\n"]);
+        folder.append("4");
+        assert_eq!(steps(&mut file), [""; 0]);
+        folder.append("4\n");
+        fs::copy(&folder.path, folder.path.with_extension("csv.1")).unwrap();
+        fs::write(&folder.path, "5\n").unwrap();
+        assert_eq!(steps(&mut file), ["44\n", "|", "5\n"]);
     }
 
     #[test]

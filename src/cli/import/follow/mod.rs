@@ -71,7 +71,9 @@ fn follow(
     let start = place.filter(|_| is_found).map_or(0, |place| place.done.line);
     let batcher = Batcher::new(queue, args.batch as usize, Arc::from(shown())).with_marks();
     let header = place.and_then(|place| place.done.header.clone());
-    let mut lines = Lines { args, progress, batcher, start, form: Form::Head(Vec::new()), header, repeated: None };
+    let form = Form::Head(Vec::new());
+    let mut lines = Lines { args, progress, batcher, start, form, header, is_torn: false, repeated: None };
+    let mut is_cut = false;
     loop {
         for name in file.take_skipped() {
             progress.note(&format!("{}: skipped, because it is compressed: import it too", name.display()));
@@ -92,15 +94,13 @@ fn follow(
             Step::Idle if *stop.borrow() => break,
             Step::Idle => std::thread::sleep(POLL),
             Step::Cut(line) => {
-                add(&progress.counts.rows, 1);
-                add(&progress.counts.rejected, 1);
-                let shown: String = String::from_utf8_lossy(&line).chars().take(SHOWN_CHARS).collect();
+                is_cut = true;
                 let name = file.name().display().to_string();
-                progress.list_rejection(&name, file.mark().lines(), &format!("the file ends within {shown:?}"));
+                reject(progress, &name, file.mark().lines(), "the file ends within", &line);
             }
             Step::Ended(why) => {
                 progress.note(&format!("{}: {why}; it is read from its beginning", shown()));
-                lines.begin_file();
+                lines.begin_file(std::mem::take(&mut is_cut));
             }
         }
         if *stop.borrow() {
@@ -116,6 +116,14 @@ fn follow(
         ));
     }
     Ok(())
+}
+
+/// Rejects a line that is no whole row.
+fn reject(progress: &Progress, name: &str, number: u64, why: &str, line: &[u8]) {
+    add(&progress.counts.rows, 1);
+    add(&progress.counts.rejected, 1);
+    let shown: String = String::from_utf8_lossy(line).chars().take(SHOWN_CHARS).collect();
+    progress.list_rejection(name, number, &format!("{why} {shown:?}"));
 }
 
 fn named(args: &ImportArgs) -> String {
@@ -135,6 +143,8 @@ struct Lines<'a> {
     /// If the program writes the header only once, the file has none after it was truncated, and may begin
     /// within a row.
     header: Option<Arc<str>>,
+    /// Whether the file before this one ended within a line.
+    is_torn: bool,
     /// The held rows of the file before this one.
     repeated: Option<RepeatedHour>,
 }
@@ -202,6 +212,8 @@ impl Lines<'_> {
         let first = ends.into_iter().find(|end| header.is_some() || is_enough(end));
         let (mut first, mut rest) = head.split_at(first.unwrap_or(head.len()));
         let mut sample = first;
+        // The rest of a line may be a row too, of another time or device.
+        let is_rest = header.is_some() && self.is_torn;
         let is_renamed = self.header.as_deref().is_some_and(|last| is_like_header(line, last));
         if header.is_none() && self.header.is_some() && !is_renamed && self.has_no_header(name, first) {
             // The first line is a bad row, or the rest of one. It is rejected, and no sample for the columns.
@@ -209,7 +221,12 @@ impl Lines<'_> {
             (first, rest) = head.split_at(line.len());
         }
         let mut rows = self.open(name, header.as_deref().unwrap_or_default(), sample)?;
-        if header.is_some() {
+        if is_rest {
+            (first, rest) = head.split_at(line.len());
+            let why = "the file before ended within a line, and this may be its rest:";
+            reject(self.progress, name, 1, why, line.trim_ascii_end());
+            rows.append(Box::new(std::io::empty()), 1);
+        } else if header.is_some() {
             rows.append(source::decoded(Box::new(Cursor::new(first.to_vec())), *encoding), 0);
         } else {
             self.keep_header(name, first)?;
@@ -273,9 +290,9 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Prepares for the lines of another file.
-    fn begin_file(&mut self) {
-        self.start = 0;
+    /// Prepares for the lines of another file. If the last line was cut, its rest may begin this file.
+    fn begin_file(&mut self, is_cut: bool) {
+        (self.start, self.is_torn) = (0, is_cut);
         if let Form::Csv(rows) = std::mem::replace(&mut self.form, Form::Head(Vec::new())) {
             self.repeated = Some(rows.into_held());
         }
@@ -354,8 +371,8 @@ mod tests {
         let (queue, mut batches) = mpsc::channel(100);
         let batcher = Batcher::new(&queue, 100, "a".into()).with_marks();
         let form = Form::Head(Vec::new());
-        let mut lines =
-            Lines { args: &args, progress: &progress, batcher, start: 0, form, header: None, repeated: None };
+        let (args, progress) = (&args, &progress);
+        let mut lines = Lines { args, progress, batcher, start: 0, form, header: None, is_torn: false, repeated: None };
         add(&mut lines);
         lines.batcher.finish().unwrap();
         drop(lines);
@@ -376,6 +393,27 @@ mod tests {
         assert_eq!(lines, "{\"deviceId\":\"Öl\"}\n{\"deviceId\":\"Wärme\"}\n");
         let lines = sent(&["a.ndjson"], |lines| assert!(lines.add("a", "\u{feff}[]\n".as_bytes(), 0).unwrap()));
         assert_eq!(lines, "[]\n");
+    }
+
+    #[test]
+    fn the_rest_of_a_cut_line_is_no_row() {
+        let row = |device: &str| format!("{device};24.10.2026 20:00:05;21,5\n");
+        let with_header = |device: &str| format!("device;time;press\n{}", row(device));
+        let sent = sent(&["a.csv", "--tz", "UTC", "--decimal", ","], |lines| {
+            lines.add("a", with_header("press-1").as_bytes(), 0).unwrap();
+            for (is_cut, text) in [
+                (true, row("ess-2") + &row("press-3")),
+                (false, row("press-4")),
+                (true, with_header("press-5")),
+                (true, row("ess-6")),
+            ] {
+                lines.begin_file(is_cut);
+                assert!(lines.add("a", text.as_bytes(), 0).unwrap());
+            }
+            assert_eq!(lines.progress.rejected(), (2, 0));
+        });
+        let devices: Vec<_> = sent.lines().filter_map(|line| line.split('"').nth(3)).collect();
+        assert_eq!(devices, ["press-1", "press-3", "press-4", "press-5"]);
     }
 
     #[test]
