@@ -176,6 +176,7 @@ fn insert_record(
             replay.add(begun, true);
             begin(pipeline, begun, replay, record.position);
         });
+        pipeline.due.notify_one();
     }
 }
 
@@ -265,6 +266,7 @@ fn delete(pipeline: &Pipeline, record: &Record<'_>, replay: &mut Replay) -> Resu
     begin(pipeline, &begun, replay, record.position);
     pipeline.lock().inserted = record.next;
     pipeline.deletions.note_reached(begun.id);
+    pipeline.due.notify_one();
     Ok(())
 }
 

@@ -152,7 +152,7 @@ impl Scheduler {
         loop {
             let log = pipeline.log.usage();
             let mut state = pipeline.lock();
-            if !pipeline.peers.has_lease() || pipeline.deletions.has_missed() {
+            if self.may_not_write() {
                 let has_buckets = state.pending.buckets() > 0;
                 return (batch, self.has_drained(&mut state, log.readable, has_buckets));
             }
@@ -179,6 +179,11 @@ impl Scheduler {
                 return (batch, false);
             }
         }
+    }
+
+    /// Whether nothing may be stored: there is no lease, or pending may have what a missed deletion removes.
+    fn may_not_write(&self) -> bool {
+        !self.pipeline.peers.has_lease() || self.pipeline.deletions.has_missed()
     }
 
     /// Returns whether a drain has ended: tasks fail again and again, or nothing is left to do.
@@ -222,6 +227,9 @@ impl Scheduler {
         state.scheduler_is_idle = state.pending.buckets() == 0;
         if state.scheduler_is_idle {
             return IDLE_SLEEP;
+        }
+        if self.may_not_write() {
+            return MAX_SLEEP; // the watcher and the feeder notify when that changes
         }
         let (due_at_ms, waits_for_turn) = (state.pending.due_at_ms(), state.pending.waits_for_turn(&due));
         drop(state);

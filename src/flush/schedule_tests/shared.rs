@@ -45,3 +45,20 @@ async fn an_end_stores_nothing_that_a_missed_deletion_removes_if_the_log_takes_n
     assert_eq!((running.drain(ms(500_000)).await.left, stage.noted()), (1, vec![]));
     assert!(begun.elapsed() <= ms(1_000), "{:?}", begun.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_a_lease_the_scheduler_sleeps_and_with_one_it_writes_at_once() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline)));
+    stage.put("a");
+    pass(ms(60_250)).await;
+    let text = stage.exposition.render();
+    let locks = text.lines().find_map(|line| line.strip_prefix("tidegauge_pending_lock_seconds_count "));
+    let locks: u64 = locks.expect("the metric").parse().unwrap();
+    assert!((100..1_000).contains(&locks), "{locks} in a minute");
+    assert_eq!(stage.noted(), []);
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(100)).await;
+    assert_eq!(stage.noted().len(), 1);
+}
