@@ -24,7 +24,7 @@ use super::devices::RequestCheck;
 use super::overwritten::OverwriteCheck;
 use super::receipt::ByCode;
 use super::window::Window;
-use super::{Permit, RateLimitedError, Receipt};
+use super::{Ingest, RateLimitedError, Receipt};
 use crate::limits::Quota;
 
 /// The most rejections that an answer lists; the others are only counted.
@@ -69,6 +69,18 @@ pub(super) enum Kind {
     Batch,
 }
 
+/// The rates that an earlier admission of a message has charged, although its readings are not in the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Charged {
+    /// None.
+    #[default]
+    Nothing,
+    /// The rate of its sender.
+    Sender,
+    /// The rates of its sender and of its devices.
+    SenderAndDevices,
+}
+
 /// A request or batch after admission. None of its readings is in the log yet.
 #[derive(Debug)]
 pub struct Admitted {
@@ -98,6 +110,8 @@ pub struct Admission<'r> {
     kind: Kind,
     scope: &'r DeviceScope,
     quota: &'r Quota,
+    /// The rates that the current datagram was charged to by an earlier admission.
+    charged: Charged,
     /// How many readings of the batch were received before the current datagram.
     received_before: u32,
     /// The check of the limits per device; `None` if devices have no limits.
@@ -153,6 +167,7 @@ impl<'r> Admission<'r> {
             kind,
             scope,
             quota,
+            charged: Charged::Nothing,
             received_before: 0,
             device_check,
             source,
@@ -169,15 +184,27 @@ impl<'r> Admission<'r> {
         }
     }
 
-    /// Starts the next datagram of a batch. `waited` is the time since its arrival.
-    pub(super) fn start_datagram(
+    /// Charges the other readings of the last datagram or message of a batch, and begins the next datagram.
+    ///
+    /// `waited` is the time since the arrival of the next datagram. `charged` are the rates that it was
+    /// charged to before: they neither count nor refuse its readings again.
+    ///
+    /// # Errors
+    /// When the sender has used up its rate. The caller keeps the datagram, and begins it again later, or
+    /// counts it ([`Ingest::count_rate_limited`]).
+    pub fn begin_datagram(
         &mut self,
-        Permit { source }: Permit,
+        source: Source,
         (scope, quota): (&'r DeviceScope, &'r Quota),
         waited: Duration,
-    ) {
-        self.source = source;
-        (self.scope, self.quota) = (scope, quota);
+        charged: Charged,
+    ) -> Result<(), RateLimitedError> {
+        self.end_datagram();
+        self.source = match charged {
+            Charged::Nothing => Ingest::charge_first(source, quota)?.source,
+            Charged::Sender | Charged::SenderAndDevices => source,
+        };
+        (self.scope, self.quota, self.charged) = (scope, quota, charged);
         self.window.set_waited(waited);
         self.overwrite_check.start_datagram();
         self.rejected_values = RejectedValues::default(); // of a retained reading that was left out
@@ -185,7 +212,9 @@ impl<'r> Admission<'r> {
         self.batch.forget_owners();
         if let Some(check) = &mut self.device_check {
             check.set_sender(quota);
+            check.set_charged(charged == Charged::SenderAndDevices);
         }
+        Ok(())
     }
 
     /// The rules that the readings must meet.
@@ -253,8 +282,10 @@ impl<'r> Admission<'r> {
     /// Ends the current datagram of a batch, and charges its readings after the first.
     ///
     /// They are in the batch already, so the charge cannot refuse them.
-    pub(super) fn end_datagram(&mut self) {
-        if let Some(limiter) = &self.quota.readings {
+    fn end_datagram(&mut self) {
+        if self.charged == Charged::Nothing
+            && let Some(limiter) = &self.quota.readings
+        {
             limiter.owe(self.received_after_first(), Instant::now());
         }
         self.received_before = self.receipt.received;

@@ -8,7 +8,8 @@
 //! Each request and each datagram takes the same steps: [`Ingest::begin`] charges its first reading and
 //! refuses senders in debt, [`Admission`] checks the readings, [`Admission::end`] charges the rest, and
 //! [`Ingest::finish`] appends. A caller waits for the [`Submission`] or leaves that for later. `Accounts`
-//! counts the readings in the metrics when the outcome is known.
+//! counts the readings in the metrics when the outcome is known. A message that waits for the log is admitted
+//! more than once, and charged once ([`Charged`]).
 //!
 //! Promises:
 //! - Readings are accepted when their record is durable, not before.
@@ -43,7 +44,7 @@ mod stretch;
 mod tests;
 mod window;
 
-pub use admission::{Admission, Admitted, Listed, Rules};
+pub use admission::{Admission, Admitted, Charged, Listed, Rules};
 pub use overwritten::{Overwritten, OverwrittenValue};
 pub use receipt::{IgnoredFields, Receipt};
 pub use refusal_reason::RefusalReason;
@@ -172,10 +173,7 @@ impl Ingest {
     /// # Errors
     /// When the sender has used up its rate. The request or datagram is then counted as one refused reading.
     pub fn begin(&self, source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
-        Self::charge_first(source, quota).inspect_err(|_| {
-            self.count_refused_request(source.into(), RefusalReason::RateLimited);
-            self.metrics.limited_total.of(Limit::TokenReadings).increment(1);
-        })
+        Self::charge_first(source, quota).inspect_err(|_| self.count_rate_limited(source.into()))
     }
 
     fn charge_first(source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
@@ -205,33 +203,12 @@ impl Ingest {
 
     /// Starts the admission of a batch of datagrams or messages.
     ///
-    /// [`Ingest::begin_datagram`] begins each of them.
+    /// [`Admission::begin_datagram`] begins each of them.
     ///
     /// The caller keeps the batch small: the limit of readings per request does not apply to it.
     pub fn admission_of_batch(&self) -> Admission<'_> {
         let source = Source::udp(Format::LineProtocol); // a placeholder until the first datagram
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
-    }
-
-    /// Charges the other readings of the last datagram or message of a batch, and begins the next datagram.
-    ///
-    /// `waited` is the time since the arrival of the next datagram.
-    ///
-    /// # Errors
-    /// See [`Ingest::begin`]. With `is_kept`, nothing is counted: the caller keeps a refused message, and
-    /// begins it again later.
-    pub fn begin_datagram<'a>(
-        &self,
-        batch: &mut Admission<'a>,
-        source: Source,
-        (scope, quota): (&'a DeviceScope, &'a Quota),
-        is_kept: bool,
-        waited: Duration,
-    ) -> Result<(), RateLimitedError> {
-        batch.end_datagram();
-        let permit = if is_kept { Self::charge_first(source, quota) } else { self.begin(source, quota) };
-        batch.start_datagram(permit?, (scope, quota), waited);
-        Ok(())
     }
 
     fn start<'a>(&'a self, source: Source, sender: (&'a DeviceScope, &'a Quota), kind: Kind) -> Admission<'a> {
@@ -290,6 +267,12 @@ impl Ingest {
     /// Counts a request or datagram that was refused before its readings were parsed, as one reading.
     pub fn count_refused_request(&self, protocol: Protocol, reason: RefusalReason) {
         self.count_one_reading(protocol, reason.into());
+    }
+
+    /// Counts a request, datagram or message that was refused for the rate of its sender, as one reading.
+    pub fn count_rate_limited(&self, protocol: Protocol) {
+        self.count_refused_request(protocol, RefusalReason::RateLimited);
+        self.metrics.limited_total.of(Limit::TokenReadings).increment(1);
     }
 
     fn count_one_reading(&self, protocol: Protocol, why: &'static str) {

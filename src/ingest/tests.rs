@@ -266,7 +266,7 @@ fn each_datagram_of_a_batch_is_charged_to_its_own_sender() {
     let source = Source::udp(Format::Json);
     let mut batch = edge.ingest.admission_of_batch();
     for (quota, readings) in [(&one, 5), (&other, 1)] {
-        edge.ingest.begin_datagram(&mut batch, source, (DeviceScope::all(), quota), false, Duration::ZERO).unwrap();
+        batch.begin_datagram(source, (DeviceScope::all(), quota), Duration::ZERO, Charged::Nothing).unwrap();
         for _ in 0..readings {
             let values = [(Cow::Borrowed("m"), 1.0)];
             batch.reading(Incoming {
@@ -279,7 +279,7 @@ fn each_datagram_of_a_batch_is_charged_to_its_own_sender() {
             });
         }
     }
-    let in_debt = edge.ingest.begin_datagram(&mut batch, source, (DeviceScope::all(), &one), false, Duration::ZERO);
+    let in_debt = batch.begin_datagram(source, (DeviceScope::all(), &one), Duration::ZERO, Charged::Nothing);
     assert!(in_debt.is_err_and(|error| error.retry_after > Duration::from_secs(40)), "charged within the batch");
     edge.ingest.finish(batch.end(), true).wait().unwrap();
     let wait = |quota: &Quota| quota.readings.as_ref().and_then(|limiter| limiter.wait(1, Instant::now()));

@@ -7,6 +7,7 @@ use mqtt_protocol_core::mqtt::packet::{Qos, v3_1_1, v5_0};
 use mqtt_protocol_core::mqtt::result_code::PubackReasonCode;
 
 use super::frame::qos_bits;
+use crate::ingest::Charged;
 
 /// A message of a broker or device.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Message {
     /// The memory of the message, in bytes.
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
+    /// The rates that the message is charged to while it waits for the log.
+    pub(super) charged: Charged,
 }
 
 /// The acknowledgement that a message needs.
@@ -71,6 +74,7 @@ impl Message {
             is_again: flags & 8 != 0,
             bytes: topic.len() + MESSAGE_OVERHEAD_BYTES,
             arrived: Instant::now(),
+            charged: Charged::Nothing,
         }
     }
 }
@@ -90,6 +94,7 @@ macro_rules! from_publish {
                     is_again: publish.dup(),
                     payload: Some(publish.payload().clone()),
                     arrived: Instant::now(),
+                    charged: Charged::Nothing,
                 }
             }
         })+

@@ -15,7 +15,8 @@
 //!   then the broker keeps the message, and sends it again after a lost connection. Readings with a time of
 //!   their own are stored once nevertheless.
 //! - While the log refuses appends, nothing is acknowledged and nothing is dropped: the sender stops at
-//!   `receive_maximum`, and the connection stays.
+//!   `receive_maximum`, and the connection stays. It charges a message to its rates once, at about the
+//!   message's arrival.
 //! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
 //!   acknowledged.
 //! - Memory is bounded: a connection to a broker has one incomplete packet and `client::MAX_WAITING_BYTES` of

@@ -2,7 +2,8 @@
 //!
 //! When a record is durable, the waiting messages become the next record, up to `MAX_BATCH_BYTES` of them. So
 //! a slow disk leads to larger records. A message is acknowledged when its record is durable, in the order of
-//! arrival. If the log refuses a record, its messages wait again.
+//! arrival. If the log refuses a record, its messages wait again. Meanwhile they and those that arrive are
+//! charged to their rates, so that a sender that keeps its rate is not refused when the log has room again.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,10 +14,10 @@ use super::message::{Message, MessageReceipt, Outcome};
 use super::payload::{Readings, place};
 use super::{Formats, Topic};
 use crate::access::DeviceScope;
-use crate::ingest::{Admission, Ingest, IngestError, RateLimitedError, Receipt, RefusalReason};
+use crate::ingest::{Admission, Charged, Ingest, IngestError, RateLimitedError, Receipt, RefusalReason};
 use crate::limits::Quota;
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
-use crate::wire::{Code, Source};
+use crate::wire::{Code, Protocol, Source};
 
 /// The most bytes of messages in one record.
 ///
@@ -90,6 +91,23 @@ struct Verdict {
     refusals: Vec<RefusalEntry>,
 }
 
+impl Verdict {
+    /// The outcome for a message of which nothing is stored.
+    fn refused(outcome: Outcome, reason: &'static str, code: &'static str, example: String) -> Self {
+        let refusals = vec![RefusalEntry { what: What::Messages, code, count: 1, example }];
+        Self { outcome, refused: Some(reason), refusals, ..Self::default() }
+    }
+
+    /// The rates that the admission has charged.
+    const fn charged(&self) -> Charged {
+        match self.outcome {
+            Outcome::Done | Outcome::Invalid => Charged::SenderAndDevices,
+            // The devices are over their limits, so no reading is charged to its device.
+            Outcome::OverQuota => Charged::Sender,
+        }
+    }
+}
+
 impl Queue {
     /// Appends a message to the queue.
     pub(super) fn take(&mut self, message: Message, intake: &Intake) {
@@ -128,6 +146,7 @@ impl Queue {
             return;
         }
         if self.is_log_full && intake.ingest.is_log_refusing() {
+            self.charge(intake, author);
             self.try_at = Some(Instant::now() + LOG_PAUSE);
             return;
         }
@@ -136,28 +155,52 @@ impl Queue {
         let (mut bytes, mut messages) = (0, Vec::new());
         let now = Instant::now();
         let mut admission = intake.ingest.admission_of_batch();
-        while let Some(message) = self.messages.pop_front() {
+        while let Some(mut message) = self.messages.pop_front() {
             if bytes > 0 && bytes + message.bytes > max_batch_bytes {
                 self.messages.push_front(message);
                 break;
             }
-            match intake.admit(&message, author, &mut admission, now) {
+            let verdict = match intake.admit(&message, author, &mut admission, now) {
                 Ok(verdict) => {
-                    bytes += message.bytes;
-                    messages.push((message, verdict));
+                    message.charged = message.charged.max(verdict.charged());
+                    verdict
                 }
-                Err(RateLimitedError { retry_after }) => {
+                Err(RateLimitedError { retry_after }) if author.waits_for_rate => {
                     self.messages.push_front(message);
                     let now = Instant::now();
                     self.rate_at = Some(now + retry_after);
                     self.try_at = Some(now + retry_after.min(RATE_PAUSE));
                     break;
                 }
-            }
+                Err(error) => {
+                    let code = RefusalReason::RateLimited.as_str();
+                    Verdict::refused(Outcome::OverQuota, "rate", code, error.to_string())
+                }
+            };
+            bytes += message.bytes;
+            messages.push((message, verdict));
         }
         if !messages.is_empty() {
             let submission = intake.ingest.finish(admission.end(), true).kept_by_sender();
             self.submitted = Some(Submitted { durable: Box::pin(submission.durable()), messages });
+        }
+    }
+
+    /// Charges the messages that wait for the log to their rates, in the order of their arrival.
+    ///
+    /// Their readings are admitted again when the log has room. If the rate of the sender has no room for a
+    /// message, it and the later ones are charged after another pause, or when the log has room.
+    fn charge(&mut self, intake: &Intake, author: Author<'_>) {
+        let (mut bytes, now) = (0, Instant::now());
+        for message in self.messages.iter_mut().filter(|message| message.charged == Charged::Nothing) {
+            let mut admission = intake.ingest.admission_of_batch();
+            let Ok(verdict) = intake.admit(message, author, &mut admission, now) else { return };
+            message.charged = verdict.charged();
+            drop(admission.end()); // charges the readings after the first
+            bytes += message.bytes;
+            if bytes >= MAX_BATCH_BYTES {
+                return; // the others follow after the next pause
+            }
         }
     }
 
@@ -194,6 +237,9 @@ impl Queue {
             self.bytes -= message.bytes;
             if let Some(reason) = refused {
                 intake.metrics.mqtt_refused_total.with(reason).increment(1);
+                if reason == "rate" {
+                    intake.ingest.count_rate_limited(Protocol::Mqtt);
+                }
             }
             if message.is_again {
                 intake.metrics.mqtt_redelivered_untimed_total.increment(readings.untimed.into());
@@ -241,7 +287,7 @@ impl Queue {
 impl Intake {
     /// Admits the readings of a message into a batch, which began at `now`.
     ///
-    /// Fails if the message must wait for the rate.
+    /// Fails if the rate of the author has no room for the message. Then nothing is charged.
     fn admit<'a>(
         &'a self,
         message: &Message,
@@ -249,28 +295,19 @@ impl Intake {
         admission: &mut Admission<'a>,
         now: Instant,
     ) -> Result<Verdict, RateLimitedError> {
-        let refuse = |outcome, reason, code, example: String| {
-            let refusals = vec![RefusalEntry { what: What::Messages, code, count: 1, example }];
-            Ok(Verdict { outcome, refused: Some(reason), refusals, ..Verdict::default() })
-        };
+        let refuse = |reason, code, example| Ok(Verdict::refused(Outcome::Invalid, reason, code, example));
         let Some(payload) = &message.payload else {
             let why = "the message is larger than max_packet_bytes".to_owned();
-            return refuse(Outcome::Invalid, "size", "too_large", why);
+            return refuse("size", "too_large", why);
         };
         let place = match place(&self.topics, &message.topic) {
             Ok(place) => place,
-            Err(why) => return refuse(Outcome::Invalid, "topic", "unknown_topic", why),
+            Err(why) => return refuse("topic", "unknown_topic", why),
         };
-        let (Author { scope, quota, waits_for_rate }, payload) = (author, payload.as_slice());
+        let (Author { scope, quota, .. }, payload) = (author, payload.as_slice());
         let source = Source::mqtt(place.format(payload));
         let waited = now.saturating_duration_since(message.arrived);
-        match self.ingest.begin_datagram(admission, source, (scope, quota), waits_for_rate, waited) {
-            Ok(()) => {}
-            Err(error) if waits_for_rate => return Err(error),
-            Err(error) => {
-                return refuse(Outcome::OverQuota, "rate", RefusalReason::RateLimited.as_str(), error.to_string());
-            }
-        }
+        admission.begin_datagram(source, (scope, quota), waited, message.charged)?;
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
         let readings = place.admit(payload, message.is_retained, &self.formats, admission);
         let has_rejected = admission.rejected() > rejected;
@@ -302,3 +339,6 @@ pub(super) fn topic_for_people(topic: &str) -> String {
     let shown: String = topic.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
     format!("topic {shown:?}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,7 @@ impl DatagramError {
 
     /// The reason with which the caller must count the datagram as a rejected reading.
     ///
-    /// `None` if admission has counted the datagram, or if it is too large: its readings are unknown.
+    /// `None` if the datagram is counted already, or if it is too large: its readings are unknown.
     pub(super) const fn uncounted_reason(self) -> Option<RefusalReason> {
         match self {
             Self::Signature(error) => Some(reason(error)),

@@ -16,7 +16,7 @@ use super::inbox::{Datagram, Inbox};
 use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
 use crate::access::{Gate, Keys, Verified};
-use crate::ingest::{Admission, Ingest, RefusalReason, Submission};
+use crate::ingest::{Admission, Charged, Ingest, RefusalReason, Submission};
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::wire::{Protocol, Source};
 
@@ -153,7 +153,8 @@ impl Worker {
         let Verified { signer, content, scope, quota } = keys.verify(content, admission.now_ms())?;
         let format = datagram::format_of(content);
         // All datagrams of one call get its time: how long each has waited in the kernel is not known.
-        self.ingest.begin_datagram(admission, Source::udp(format), (scope, quota), false, Duration::ZERO)?;
+        let begun = admission.begin_datagram(Source::udp(format), (scope, quota), Duration::ZERO, Charged::Nothing);
+        begun.inspect_err(|_| self.ingest.count_rate_limited(Protocol::Udp))?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let accepted = admission.accepted();
         let json = self.options.json.at(admission.now_ms());

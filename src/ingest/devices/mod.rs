@@ -97,6 +97,10 @@ pub(super) struct RequestCheck<'d> {
     /// The hash of the device, the hash of the metrics, and the result of the last reading. The next reading
     /// usually has the same hashes.
     last: Option<(u64, u64, Result<(), DeviceLimitError>)>,
+    /// Whether an earlier admission has charged the readings to their devices.
+    ///
+    /// The rates of the devices then neither count nor refuse them again.
+    is_charged: bool,
     /// The number of readings by device, if devices have a rate.
     sent: Vec<(u64, u64)>,
     rejected_as_new: HashSet<u64>,
@@ -142,6 +146,7 @@ impl Devices {
             hour: now_ms.div_euclid(MS_PER_HOUR) as u32,
             admitted: self.cache.as_ref().map(AdmissionCache::admitted),
             last: None,
+            is_charged: false,
             sent: Vec::new(),
             rejected_as_new: HashSet::new(),
             rate_limited_for: None,
@@ -204,6 +209,13 @@ impl<'d> RequestCheck<'d> {
     pub(super) fn set_sender(&mut self, sender: &'d Quota) {
         self.new_device_limiter = self.devices.new_device_limiter_of(sender);
         self.last.take_if(|(_, _, result)| result.is_err()); // this sender may create the device
+    }
+
+    /// Sets whether an earlier admission has charged the next readings to their devices.
+    pub(super) fn set_charged(&mut self, is_charged: bool) {
+        if std::mem::replace(&mut self.is_charged, is_charged) != is_charged {
+            self.last = None;
+        }
     }
 
     /// A hash of a stored ID, for [`Self::check`].
@@ -294,6 +306,7 @@ impl<'d> RequestCheck<'d> {
     ) -> Result<(), DeviceLimitError> {
         let DeviceLimits { readings, metrics_per_hour, .. } = self.devices.limits;
         if let Some(rate) = readings
+            && !self.is_charged
             && let Some(wait) = rate.wait(1, known.used_ns, self.devices.since_start_ns(self.now))
         {
             return Err(DeviceLimitError::RateLimited(wait));
@@ -311,7 +324,7 @@ impl<'d> RequestCheck<'d> {
     }
 
     fn count(&mut self, id: u64) {
-        if self.devices.limits.readings.is_none() {
+        if self.is_charged || self.devices.limits.readings.is_none() {
             return;
         }
         match self.sent.last_mut() {
