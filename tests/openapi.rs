@@ -132,6 +132,14 @@ async fn the_document_allows_what_the_server_takes() {
         assert_eq!(answer.status, if is_taken { 200 } else { 400 }, "{name}: {}", answer.text());
     }
 
+    let ts = document["components"]["schemas"]["NewReading"]["properties"]["ts"]["anyOf"].as_array().expect("forms");
+    assert!(ts.iter().any(|form| form["type"] == "number"));
+    assert!(ts.iter().any(|form| form.get("pattern").is_some() && allows(form, "1713621610000.25")));
+    for ts in [json!(1_713_621_610_000.25), json!("1713621610000.25")] {
+        let reading = json!({ "deviceId": "S1", "ts": ts, "value": 1 });
+        assert_eq!(server.ingest(&reading).await.status, 200, "{reading}");
+    }
+
     let from = schema("/v1/devices/{deviceId}/readings", "from");
     let forms = from["anyOf"].as_array().expect("several forms");
     let hour = "2024-11-22T09:00";

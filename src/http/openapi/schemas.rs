@@ -188,8 +188,8 @@ fn key(name: &str) -> Value {
         "ts" => {
             let instants = json!([
                 { "type": "string", "format": "date-time" },
-                { "type": "integer", "minimum": -62_167_219_200_000_i64, "maximum": 253_402_300_799_999_i64 },
-                { "type": "string", "pattern": "^-?[0-9]{1,14}$" },
+                { "type": "number", "minimum": -62_167_219_200_000_i64, "exclusiveMaximum": 253_402_300_800_000_i64 },
+                { "type": "string", "pattern": r"^-?[0-9]{1,14}(\.[0-9]+)?$" },
                 { "type": "null" },
             ]);
             let text = "The time: RFC 3339, or Unix milliseconds. By default the server's time.";

@@ -12,8 +12,8 @@
 //! metrics ([`Options::flat`]). An object that has a key twice, perhaps by two names, is rejected, because
 //! parsers differ in which of the two values they use. Null stands for an absent value.
 //!
-//! **Time** is an RFC 3339 text, whole Unix milliseconds, or an age in milliseconds (`ageMs`). Without a
-//! time, the server's clock counts.
+//! **Time** is an RFC 3339 text, Unix milliseconds, or an age in milliseconds (`ageMs`). Without a time,
+//! the server's clock counts.
 //!
 //! **Metrics.** `values` has any number of metrics. `value` is one metric, whose name is in `metric`, or else
 //! `value`. An object may have both. The `unit` of the value becomes its label `unit`: metadata would hold

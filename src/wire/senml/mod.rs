@@ -11,7 +11,7 @@
 //!   metric, the unit is the metric, because the RFC distinguishes several measurements of one name by their
 //!   units (`lat`, `lon`, `%RH`). Without a unit, the metric is `value`. If the options name the device
 //!   ([`Options::device`]), a name without a separator is a metric.
-//! - **Time** is `bt` + `t` seconds, rounded to the millisecond. It counts from 1970 if it is 2^28 or more,
+//! - **Time** is `bt` + `t` seconds, cut off to milliseconds. It counts from 1970 if it is 2^28 or more,
 //!   and from now if it is less. No time, or zero, is the server's clock.
 //! - **Value** is `bv` + `v`, or 1 and 0 for `vb`. A record has one value field; strings (`vs`) and data
 //!   (`vd`) are not numbers, so they are rejected.

@@ -149,7 +149,7 @@ fn a_time_may_be_a_number_in_quotation_marks() {
     }
     let looks_like = "1776693610.25 looks like seconds, so multiply it by 1000 and round it";
     for (ts, start) in [
-        ("1776693610.25", "a \"time\" that is a number must be whole Unix milliseconds"),
+        ("1776693610.25", "a \"time\" that is a number must be Unix milliseconds"),
         (r#""1776693610.25""#, "a timestamp looks like 2026-04-20T14:00:10Z or 2026-04-20T16:00:10.250+02:00"),
     ] {
         let body = format!(r#"{{"deviceId":"S","time":{ts},"value":1}}"#);
