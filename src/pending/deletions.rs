@@ -78,7 +78,7 @@ pub enum NextDeletion {
 pub struct DeletionStep {
     /// The deletion, as the log has it.
     pub begun: BegunDeletion,
-    /// Hours with readings that the replay has left out, or that were pending from the replay.
+    /// Hours with readings that the replay has left out, or has inserted before the deletion removed them.
     ///
     /// An earlier process may have sent writes of them, which no write of this process repeats.
     pub unanswered: Arc<BTreeSet<Hour>>,

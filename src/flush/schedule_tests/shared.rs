@@ -31,7 +31,7 @@ async fn an_end_stores_nothing_that_a_missed_deletion_removes_if_the_log_takes_n
     let watcher = tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
     let running = Running {
         pipeline: Arc::clone(&stage.pipeline),
-        feeder: std::thread::spawn(|| ()),
+        feeder: std::thread::spawn(|| {}),
         scheduler: tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline))),
         roller: ended(),
         others: [watcher, ended(), ended(), ended(), ended()],
