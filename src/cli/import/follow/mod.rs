@@ -14,13 +14,14 @@ use tokio::sync::{mpsc, watch};
 use self::growing_file::{GrowingFile, Step};
 use super::batch::{Batch, Batcher, Stopped};
 use super::columns::ColumnsError;
-use super::csv::{CsvError, Outcome, Row, Rows};
+use super::csv::{CsvError, Options, Outcome, Row, Rows};
 use super::notes::Place;
 use super::preamble::Preamble;
 use super::progress::Progress;
 use super::repeated_hour::RepeatedHour;
 use super::source::{self, Format, UTF8_MARK};
-use super::{ImportArgs, add, announce, ndjson, of_csv, send_rows};
+use super::time::{TimeError, Times};
+use super::{ImportArgs, add, announce, ndjson, numbers, of_csv, send_rows};
 
 mod growing_file;
 
@@ -214,8 +215,7 @@ impl Lines<'_> {
         let mut sample = first;
         // The rest of a line may be a row too, of another time or device.
         let is_rest = header.is_some() && self.is_torn;
-        let is_renamed = self.header.as_deref().is_some_and(|last| is_like_header(line, last));
-        if header.is_none() && self.header.is_some() && !is_renamed && self.has_no_header(name, first) {
+        if header.is_none() && self.header.is_some() && !self.has_new_header(first) && self.has_no_header(name, first) {
             // The first line is a bad row, or the rest of one. It is rejected, and no sample for the columns.
             (header, sample) = (self.header.clone(), &first[line.len()..]);
             (first, rest) = head.split_at(line.len());
@@ -259,6 +259,25 @@ impl Lines<'_> {
             && self.open(name, header, line).is_ok_and(|mut rows| {
                 !matches!(rows.next(&mut Vec::new()), Ok(Some(Row { outcome: Outcome::Bad(_), .. })) | Err(_))
             })
+    }
+
+    /// Whether the first lines of a file have a header that may differ from the last one.
+    ///
+    /// It has at least as many cells, and no number or time.
+    fn has_new_header(&self, first: &[u8]) -> bool {
+        let Options { times, delimiter, skip_lines, .. } = self.args.options();
+        let Some(last) = self.header.as_deref() else { return false };
+        let after = memchr::memchr(b'\n', first).map_or(first.len(), |at| at + 1);
+        let mut last = last.as_bytes().chain(&first[after..]); // a row may be needed to find the delimiter
+        let Ok(Preamble { header: last, delimiter, .. }) = Preamble::read(&mut last, delimiter, skip_lines) else {
+            return false;
+        };
+        let mut found = first.strip_prefix(UTF8_MARK).unwrap_or(first);
+        let Ok(Preamble { header: found, .. }) = Preamble::read(&mut found, Some(delimiter), skip_lines) else {
+            return false;
+        };
+        let found = cells(&found, delimiter);
+        found.len() >= cells(&last, delimiter).len() && !found.iter().any(|cell| is_value(cell, &times))
     }
 
     /// Whether the first lines of a file have no header: it cannot be read, or names no time.
@@ -318,16 +337,22 @@ fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
     !rest.trim_ascii().is_empty()
 }
 
-/// Whether a line has the form of a header: at least as many cells as the last header, and no number or time.
-fn is_like_header(line: &[u8], last: &str) -> bool {
-    let cells = |line: &[u8]| line.split(|byte| b",;\t|".contains(byte)).count();
-    let begins_number = |cell: &[u8]| {
-        let cell = cell.trim_ascii_start();
-        let first = cell.strip_prefix(b"\"").unwrap_or(cell).first();
-        first.is_some_and(|byte| byte.is_ascii_digit() || b"+-".contains(byte))
-    };
-    let last = last.trim_end().rsplit('\n').next().unwrap_or_default();
-    cells(line) >= cells(last.as_bytes()) && !line.split(|byte| b",;\t|".contains(byte)).any(begins_number)
+/// The cells of the first line of a text, without quotes around them.
+fn cells(text: &[u8], delimiter: u8) -> Vec<String> {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut is_quoted = false;
+    let cells = line.split(|&byte| {
+        is_quoted ^= byte == b'"';
+        byte == delimiter && !is_quoted
+    });
+    cells.map(|cell| String::from_utf8_lossy(cell).trim().trim_matches('"').to_owned()).collect()
+}
+
+/// Whether a cell is a number, a time, or a part of a time.
+fn is_value(cell: &str, times: &Times) -> bool {
+    let is_time = !matches!(times.parse(cell), Err(TimeError::Unknown | TimeError::NotOfFormat(..)));
+    let has_letter = cell.contains(char::is_alphabetic);
+    is_time || numbers::is_number(cell) || !has_letter && cell.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// Divides lines into groups, each with the number of lines before it.
@@ -414,6 +439,39 @@ mod tests {
         });
         let devices: Vec<_> = sent.lines().filter_map(|line| line.split('"').nth(3)).collect();
         assert_eq!(devices, ["press-1", "press-3", "press-4", "press-5"]);
+    }
+
+    #[test]
+    fn a_torn_text_is_no_header_and_a_renamed_header_is_refused() {
+        let args = ["--device", "d", "--time-column", "Zeit", "--metric", "press", "--tz", "UTC", "--decimal", ","];
+        let row = "24.10.2026 20:00:05;21,5;ok\n";
+        for (first, is_refused) in [
+            ("offen, Motor aus, Band steht\n", false),
+            ("\"offen;Motor aus;Band steht\"\n", false),
+            ("24.10.2026 20:00:04;ERR;ok\n", false),
+            ("Zeitpunkt;2m Temp [°C];press [bar]\n", true),
+            ("# Gateway 7\nZeitpunkt;Temp;press\n", true),
+        ] {
+            sent(&[&["a.csv"], &args[..]].concat(), |lines| {
+                lines.add("a", format!("Zeit;press;Zustand\n{row}").as_bytes(), 0).unwrap();
+                lines.begin_file(false);
+                let added = lines.add("a", format!("{first}{row}").as_bytes(), 0);
+                assert_eq!(added.is_err(), is_refused, "{first}");
+                assert_eq!(lines.progress.rejected(), (u64::from(!is_refused), 0), "{first}");
+            });
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_time_are_values() {
+        let times = Times::usual(jiff::tz::TimeZone::UTC);
+        for cell in ["-17", "1,5e3", "1.234,5", "2026-10-24T14:30", "24.10.2026", "14:30:15", "0:05", "01/02/2026 1:0"]
+        {
+            assert!(is_value(cell, &times), "{cell}");
+        }
+        for cell in ["", "Zeit", "2m Temp [°C]", "-", "4-20 mA", "time"] {
+            assert!(!is_value(cell, &times), "{cell}");
+        }
     }
 
     #[test]
