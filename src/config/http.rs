@@ -34,7 +34,7 @@ pub struct Http {
     ///
     /// It includes the idle time between two requests.
     pub header_timeout: Period,
-    /// The time for a client to send a body, or to read an answer. 1ms to 1h.
+    /// The time for a client's body, or without progress in reading an answer. 1ms to 1h.
     pub body_timeout: Period,
     /// `[http.tls]`: TLS and client certificates.
     pub tls: Tls,
