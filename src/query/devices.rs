@@ -233,7 +233,8 @@ impl Queries {
     ) -> Result<Answer<Listed<T>>, QueryError> {
         let lagging = self.catch_up().await;
         let DevicesRequest { selection, limit, now_ms, .. } = request;
-        let until = deadline - self.limits().timeout / 2;
+        let begun = Instant::now();
+        let until = begun + deadline.saturating_duration_since(begun) / 2;
         let mut pages = Pages::new(scope, request);
         let (mut found, mut partial) = (Vec::new(), None);
         let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);

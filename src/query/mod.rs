@@ -50,6 +50,8 @@ mod metadata;
 mod readings;
 mod rollups;
 mod silence;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use devices::{Device, DeviceSelection, DevicesRequest, Listed, MAX_METRICS};
 pub use export::{Export, ExportRequest, ExportedDevices};
@@ -309,12 +311,14 @@ pub struct Queries {
     store: Arc<dyn Store>,
     pipeline: Arc<Pipeline>,
     limits: Limits,
+    /// The deadline of each query. `None`: the time of a query begins with it.
+    deadline: Option<Instant>,
 }
 
 impl Queries {
     /// Answers from `store` and the pending readings of `pipeline`.
     pub fn new(store: Arc<dyn Store>, pipeline: Arc<Pipeline>, limits: Limits) -> Self {
-        Self { store, pipeline, limits }
+        Self { store, pipeline, limits, deadline: None }
     }
 
     /// Returns the limits.
@@ -323,9 +327,15 @@ impl Queries {
         &self.limits
     }
 
+    /// Returns queries for one request. Together they may take as long as one, from now on.
+    #[must_use]
+    pub(crate) fn with_one_deadline(&self) -> Self {
+        Self { deadline: Some(self.deadline()), ..self.clone() }
+    }
+
     /// Returns the deadline of a query that begins now.
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.limits.timeout
+        self.deadline.unwrap_or_else(|| Instant::now() + self.limits.timeout)
     }
 
     /// Waits for the store's answer. Fails as soon as the store does not answer pings.

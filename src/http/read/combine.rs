@@ -18,7 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing};
+use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries};
 
 /// The most keys of metadata that `combine=by:` may name.
 const MAX_KEYS: usize = 8;
@@ -87,12 +87,12 @@ impl Combine {
         mut question: Question,
         which: Which,
     ) -> Result<Response, Problem> {
-        let keys = self.keys();
-        let Devices { ids, groups, partial } = Devices::find(app, grant, which, keys).await?;
+        let (keys, queries) = (self.keys(), app.queries.with_one_deadline());
+        let Devices { ids, groups, partial } = Devices::find(app, &queries, grant, which, keys).await?;
         let devices = ids.len();
         question.request.devices = ids;
         let Question { request, form } = &question;
-        let mut rollups = app.queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
+        let mut rollups = queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
         rollups.partial = rollups.partial.max(partial);
         let to_json = |found| match &self {
             Self::By(_) => rollups_json::combined_groups(&found, &groups.groups, keys, form),
@@ -132,7 +132,7 @@ fn check_values(subjects: &[Subject<'_>], rollups: &[Compared], max_points: usiz
 
 impl Devices {
     /// Finds the devices, and groups them by the values of `keys`.
-    async fn find(app: &App, grant: &Grant, which: Which, keys: &[String]) -> Result<Self, Problem> {
+    async fn find(app: &App, queries: &Queries, grant: &Grant, which: Which, keys: &[String]) -> Result<Self, Problem> {
         let (named, mut request) = match which {
             Which::Named(ids) if keys.is_empty() => {
                 let groups = DeviceGroups::of(ids.iter().map(|_| MetadataValues::new()));
@@ -146,7 +146,7 @@ impl Devices {
         };
         let (mut found, mut partial) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = app.queries.device_values(&grant.device_scope, &request, keys).await?;
+            let page = queries.device_values(&grant.device_scope, &request, keys).await?;
             partial = partial.max(page.partial);
             found.extend(page.body.devices);
             if found.len() > request.limit {

@@ -94,11 +94,12 @@ pub(in crate::http) async fn rollups(
     params.end()?;
     running.reserve(question.bytes(app.limits.max_points)).await?;
     question.request.devices = vec![device.into()];
-    let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+    let queries = app.queries.with_one_deadline();
+    let found = queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     let found = found.map(|mut devices| devices.swap_remove(0));
     let device = &question.request.devices[0];
     let is_whole = found.partial.is_none() && found.lagging.is_none();
-    if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
+    if found.body.is_empty && is_whole && !queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
     let name = format!("rollups-{device}");
@@ -144,15 +145,16 @@ impl List for RollupsList {
 
     async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
         let Self { app, grant, question, which } = self;
+        let queries = app.queries.with_one_deadline();
         let (devices, next, partial) = match which {
             Which::Named(devices) => (devices.clone(), None, None),
             Which::Listed(request) => {
-                let found = app.queries.device_ids(&grant.device_scope, request).await?;
+                let found = queries.device_ids(&grant.device_scope, request).await?;
                 (found.body.devices, found.body.next, found.partial)
             }
         };
         question.request.devices = devices;
-        let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+        let mut rollups = queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
         rollups.partial = rollups.partial.max(partial);
         let devices = &question.request.devices;
         let is_short = rollups.body.len() < devices.len();

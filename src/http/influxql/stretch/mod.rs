@@ -12,7 +12,6 @@ mod cases;
 mod store;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -21,16 +20,13 @@ use self::store::Counted;
 use super::catalogue::Catalogue;
 use super::source::Stored;
 use crate::access::DeviceScope;
-use crate::common::clock::Clock;
 use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
-use crate::flush::{self, DeadLetters, Pipeline};
 use crate::influxql::{Format, Memory, Options, OutSeries, Parameters, StatementError, Writer, execute, parse, stream};
-use crate::log::{self, Log, MinFree, Sync};
 use crate::model::{BucketWrite, DeviceIdCase};
-use crate::query::{self, Queries};
+use crate::query::Queries;
+use crate::query::tests::{limits, over as queries_over};
 use crate::store::Store;
-use crate::telemetry::Metrics;
 
 /// The time of the statements, which is after all data, in Unix milliseconds.
 const NOW_MS: i64 = cases::START_MS + 40 * 24 * 3_600_000;
@@ -126,45 +122,9 @@ impl Service {
     fn new(buckets: Vec<BucketWrite>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path();
-        let log = log::Options {
-            dir: dir.join("log"),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            max_bytes: 1 << 30,
-            min_free: MinFree::Bytes(0),
-        };
-        let (log, recovery) = Log::open(log, log::Instruments::default()).unwrap();
-        let store = Arc::new(runtime.block_on(Counted::new(&dir.join("tidegauge.sqlite"), buckets)));
+        let store = Arc::new(runtime.block_on(Counted::new(&folder.path().join("tidegauge.sqlite"), buckets)));
         let to: Arc<dyn Store> = Arc::<Counted>::clone(&store);
-        let second = Duration::from_secs(1);
-        let options = flush::Options {
-            limits: crate::pending::Limits { max_bytes: 1 << 20, max_readings: 1_000, max_age: second },
-            gather: second,
-            max_in_flight: 1,
-            max_buckets_per_write: 1,
-            max_write_bytes: 1 << 20,
-            closing: flush::Closing::Daily,
-            rollup_delay: second,
-            rollup_progress: dir.join("rollups.json"),
-            closed_hours: dir.join("closed-hours"),
-            instance: dir.join("instance"),
-            retry: second..=second,
-            clock: Clock::system(),
-        };
-        let letters = DeadLetters::new(dir.join("dead-letters.ndjson"), 1 << 20, Clock::system());
-        let metrics = Arc::new(Metrics::new().0);
-        let pipeline = Pipeline::new(options, Arc::new(log), &recovery, Arc::clone(&to), letters, metrics).unwrap();
-        let limits = query::Limits {
-            max_hours: 100_000,
-            max_points: 10_000_000,
-            max_values_read: u64::MAX,
-            catch_up: Duration::ZERO,
-            timeout: Duration::from_secs(600),
-            kept: None,
-        };
-        let queries = Queries::new(to, pipeline, limits);
+        let queries = queries_over(to, folder.path(), limits());
         Self { runtime, queries, store, _folder: folder }
     }
 
