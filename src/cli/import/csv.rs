@@ -262,9 +262,17 @@ impl<R: BufRead> Rows<R> {
         self.resolved_from = first_line(&self.resolved);
     }
 
+    /// Ends the wait for devices that are silent, so that [`Self::next`] returns their held rows.
+    ///
+    /// Only in a file that grows, whose rows are in the order of their times.
+    pub(super) fn end_silent(&mut self) {
+        self.resolved.extend(self.repeated.end_silent());
+        self.resolved_from = first_line(&self.resolved);
+    }
+
     /// Whether rows are held.
     pub(super) fn holds_any(&self) -> bool {
-        self.repeated.first_line().is_some()
+        self.repeated.holds_any()
     }
 
     /// Takes the rows that are held, for a file that continues this one.

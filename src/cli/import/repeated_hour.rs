@@ -9,6 +9,9 @@
 //! rejected, if their times never go back, if they go back more than once, or if much more time passes at
 //! that place than between other rows.
 //!
+//! In a file that grows, a device may be silent for good. Its rows are held until another device has a row
+//! that is a day later.
+//!
 //! A file may begin with its newest row. Then the times fall, and the first instants begin where they go
 //! forward.
 
@@ -27,6 +30,8 @@ const HELD_MAX_BYTES: usize = 64 << 20;
 const ROW_BYTES: usize = 128;
 /// If two held rows of a device are further apart, they are of different years.
 const SAME_HOUR_MS: i64 = 12 * 3_600_000;
+/// A device is silent if the last row of the file is so much later than its held rows.
+const SILENT_MS: i64 = 24 * 3_600_000;
 
 /// A row whose local time exists twice.
 #[derive(Debug)]
@@ -74,17 +79,24 @@ pub(super) struct RepeatedHour {
     /// The first line of each device that has held rows.
     first_lines: BTreeSet<u64>,
     bytes: usize,
+    /// The time of the last row that exists once, of any device.
+    last_ms: i64,
 }
 
 impl RepeatedHour {
     pub(super) fn new() -> Self {
         let before = Generations::new(DEVICES, |_| 1);
-        Self { before, held: HashMap::new(), first_lines: BTreeSet::new(), bytes: 0 }
+        Self { before, held: HashMap::new(), first_lines: BTreeSet::new(), bytes: 0, last_ms: i64::MIN }
     }
 
-    /// The first line that is held.
+    /// The first line that is held, if all held rows are of one file.
     pub(super) fn first_line(&self) -> Option<u64> {
         self.first_lines.first().copied()
+    }
+
+    /// Whether rows are held. They may be of several files, in which lines have the same number.
+    pub(super) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Holds a row.
@@ -121,12 +133,25 @@ impl RepeatedHour {
     pub(super) fn pass(&mut self, device: &str, ms: i64) -> Vec<Resolved> {
         let resolved = if self.held.is_empty() { Vec::new() } else { self.end(device, Some(ms)) };
         self.note(device, ms);
+        self.last_ms = ms;
         resolved
     }
 
     /// Resolves all held rows, at the end of the file.
     pub(super) fn finish(&mut self) -> Vec<Resolved> {
-        let mut devices: Vec<Box<str>> = self.held.keys().cloned().collect();
+        self.end_each(|_| true)
+    }
+
+    /// Resolves the held rows of silent devices.
+    pub(super) fn end_silent(&mut self) -> Vec<Resolved> {
+        let last_ms = self.last_ms;
+        self.end_each(|row| last_ms.saturating_sub(row.twice.second_ms) > SILENT_MS)
+    }
+
+    /// Resolves the held rows of each device for whose rows `is_over` holds.
+    fn end_each(&mut self, is_over: impl Fn(&Held) -> bool) -> Vec<Resolved> {
+        let over = self.held.iter().filter(|(_, held)| held.iter().all(&is_over));
+        let mut devices: Vec<Box<str>> = over.map(|(device, _)| device.clone()).collect();
         devices.sort_unstable();
         devices.iter().flat_map(|device| self.end(device, None)).collect()
     }
@@ -270,6 +295,23 @@ mod tests {
         }
         assert_eq!(hours.first_line(), Some(1));
         assert!(hours.pass("d", 2 * HOUR).iter().all(|(_, ms)| *ms == Err((1, 2))));
+    }
+
+    #[test]
+    fn a_silent_device_is_ended_a_day_after_the_hour_and_lines_of_two_files_count_apart() {
+        let mut hours = RepeatedHour::new();
+        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
+        for device in ["silent", "d"] {
+            let row = Held { line: 7, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
+            assert!(hours.hold(device, row).unwrap().is_empty());
+        }
+        for ms in [2 * HOUR, HOUR + SILENT_MS] {
+            hours.pass("d", ms);
+            assert!(hours.end_silent().is_empty() && hours.holds_any(), "{ms}");
+        }
+        hours.pass("d", HOUR + SILENT_MS + 1);
+        assert!(hours.end_silent().iter().all(|(_, ms)| *ms == Err((7, 7))));
+        assert!(!hours.holds_any() && hours.bytes == 0);
     }
 
     #[test]

@@ -174,6 +174,8 @@ impl Lines<'_> {
                     rows.append(source::decoded(lines, self.args.encoding), before);
                     send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
                 }
+                rows.end_silent();
+                send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
                 Ok(!rows.holds_any())
             }
             _ => {
@@ -439,6 +441,23 @@ mod tests {
         });
         let devices: Vec<_> = sent.lines().filter_map(|line| line.split('"').nth(3)).collect();
         assert_eq!(devices, ["press-1", "press-3", "press-4", "press-5"]);
+    }
+
+    #[test]
+    fn rows_of_the_repeated_hour_hold_the_place_until_all_devices_are_ended() {
+        let rows = |device: &str, times: &[&str]| -> String {
+            times.iter().map(|time| format!("{device},2026-10-{time},1\n")).collect()
+        };
+        let head = |device: &str| format!("device,time,v\n{}", rows(device, &["25 01:30", "25 02:30"]));
+        sent(&["a.csv", "--tz", "Europe/Berlin"], |lines| {
+            assert!(!lines.add("a", head("silent").as_bytes(), 0).unwrap());
+            lines.begin_file(false);
+            assert!(!lines.add("a", head("d").as_bytes(), 0).unwrap());
+            for (time, before, is_over) in [("25 03:30", 3, false), ("26 02:30", 4, false), ("26 02:31", 5, true)] {
+                assert_eq!(lines.add("a", rows("d", &[time]).as_bytes(), before).unwrap(), is_over, "{time}");
+            }
+            assert_eq!(lines.progress.rejected(), (2, 0));
+        });
     }
 
     #[test]
