@@ -173,7 +173,7 @@ impl Queries {
         convert: impl Fn(usize, &Compared, &LocalTime) -> T + Send + Sync + 'static,
     ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
-        let (plan, work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
+        let (plan, mut work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
         let Some(earlier) = request.compare else {
             let convert = {
                 let plan = Arc::clone(&plan);
@@ -184,12 +184,27 @@ impl Queries {
             };
             return self.fitting(&work, scope, &request.devices, plan, convert).await;
         };
-        let now = self.fitting(&work, scope, &request.devices, Arc::clone(&plan), |_, rollups| rollups).await?;
-        let devices = &request.devices[..now.body.len()];
         let alignment = Alignment::new(&plan.grid, &request.zone, earlier);
-        let before = match Plan::earlier(request, &alignment) {
-            Some(plan) => self.fitting(&work, scope, devices, Arc::new(plan), |_, rollups| rollups).await?,
-            None => Answer { body: devices.iter().map(|_| Rollups::new()).collect(), lagging: None, partial: None },
+        let earlier = Plan::earlier(request, &alignment).map(Arc::new);
+        let mut devices = &request.devices[..];
+        let (now, before) = loop {
+            let now = self.fitting(&work, scope, devices, Arc::clone(&plan), |_, rollups| rollups).await?;
+            devices = &devices[..now.body.len()];
+            let before = match &earlier {
+                Some(plan) => self.fitting(&work, scope, devices, Arc::clone(plan), |_, rollups| rollups).await,
+                None => {
+                    let body = devices.iter().map(|_| Rollups::new()).collect();
+                    Ok(Answer { body, lagging: None, partial: None })
+                }
+            };
+            match before {
+                // All devices together have left too few values for the earlier steps of the first one.
+                Err(QueryError::TooManyValues { .. }) if devices.len() > 1 => {
+                    devices = &devices[..devices.len() / 2];
+                    work.budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
+                }
+                before => break (now, before?),
+            }
         };
         let (lagging, partial) = (now.lagging.max(before.lagging), now.partial.max(before.partial));
         let (mut page, mut points) = (Vec::new(), 0);

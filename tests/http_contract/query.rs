@@ -245,6 +245,31 @@ async fn rollups_are_refused_or_end_a_page(server: &Server) {
     assert_eq!(problem(&long, 400)["code"], "too_many_points");
 }
 
+/// The steps of four devices need all values that may be read, and leave none for the earlier steps.
+#[tokio::test]
+async fn a_comparison_that_reads_too_many_values_ends_a_page() {
+    let server = Server::start(Setup::sqlite().set("query.max_values_read", 4)).await;
+    let days = |device: &str| {
+        let of = |ts: i64| json!({ "deviceId": device, "ts": ts, "value": 1 });
+        [of(START_MS), of(START_MS - 24 * HOUR_MS)]
+    };
+    let readings: Value = ["a", "b", "c", "d"].into_iter().flat_map(days).collect();
+    assert_eq!(server.ingest(&readings).await.json(), json!({ "accepted": 8 }));
+    let path = format!("/v1/rollups?{RANGE}&step=30m&compare=-1d");
+    for (cursor, ids, next) in [("", ["a", "b"], json!("b")), ("&cursor=b", ["c", "d"], Value::Null)] {
+        let page = server.get_json(&format!("{path}{cursor}")).await;
+        let devices = page["devices"].as_array().expect("devices");
+        let found: Vec<&str> = devices.iter().filter_map(|device| device["deviceId"].as_str()).collect();
+        assert_eq!((found, &page["next"]), (ids.to_vec(), &next));
+        for device in devices {
+            let point = &device["metrics"]["value"][0];
+            assert_eq!((&point["count"], &point["compared"]["count"]), (&json!(1), &json!(1)), "{device}");
+        }
+    }
+    let refused = server.get(&format!("{path}&combine=true")).await;
+    assert_eq!(problem(&refused, 400)["code"], "too_many_values");
+}
+
 #[tokio::test]
 async fn rollups_of_too_many_devices_are_refused() {
     let server = Server::start(Setup::sqlite().set("query.max_devices", 1)).await;

@@ -30,14 +30,15 @@ impl ReadBudget {
     }
 
     /// Takes `values` from the budget. Fails if too few are left.
-    fn take(&self, values: u64, plan: &Plan) -> Result<(), QueryError> {
+    pub(super) fn take(&self, values: u64, plan: &Plan) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(values));
         match taken {
             Ok(_) => Ok(()),
             Err(left) => {
                 let found = values + (self.max - left);
-                let hours =
-                    (f64::from(plan.hours.end.0.abs_diff(plan.hours.start.0)) * self.max as f64 / found as f64) as u64;
+                let hours = plan.grid.hours();
+                let hours = f64::from(hours.end.0.abs_diff(hours.start.0)) * self.max as f64 / found as f64;
+                let hours = hours as u64;
                 Err(QueryError::TooManyValues { max: self.max, found, hours })
             }
         }

@@ -255,6 +255,25 @@ fn a_value_that_is_stored_and_pending_counts_once_as_one_to_read() {
 }
 
 #[test]
+fn the_range_that_would_fit_is_a_part_of_the_steps() {
+    let request = RollupsRequest {
+        devices: Vec::new(),
+        from_ms: Some(0),
+        to_ms: 100 * MS_PER_HOUR,
+        series: SeriesFilter::ALL,
+        step: Step::HOUR,
+        zone: Zone::UTC,
+        columns: Columns::NONE.with(Column::Increase),
+        fill: Fill::None,
+        compare: None,
+    };
+    let plan = Plan::new(&request, &LIMITS).unwrap();
+    assert!(plan.hours.start < Hour(0), "hours before the steps are read too");
+    let refused = ReadBudget::new(40).take(100, &plan).unwrap_err().to_string();
+    assert!(refused.contains("ask for about 40 hours at once"), "{refused}");
+}
+
+#[test]
 fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
     let refused = |step: &str, days: i64| {
         let request = RollupsRequest {
