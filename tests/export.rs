@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use serde_json::{Value, json};
@@ -299,6 +299,44 @@ async fn an_export_asks_again_for_a_file_that_may_lack_readings() {
     let done = run(&["export", "--url", &url]).await;
     assert!(done.stderr.contains("/v1/readings: readings of the last 2.5 s may be missing; trying"), "{done:?}");
     assert_eq!((done.code, &*done.stdout), (Some(0), "{\"deviceId\":\"a\",\"ts\":1}\n"), "{done:?}");
+    server.abort();
+}
+
+/// Each page of devices is a request of its own.
+#[tokio::test]
+async fn a_time_before_now_is_one_instant_for_all_devices() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let answer = move |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let body = match uri.path() {
+            "/v1/devices" if query.contains("cursor") => r#"{"devices":[{"deviceId":"b"}],"next":null}"#,
+            "/v1/devices" => r#"{"devices":[{"deviceId":"a"}],"next":"a"}"#,
+            _ => {
+                let from = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "from").expect("a range");
+                log.lock().expect("no panic").push(from.1.into_owned());
+                ""
+            }
+        };
+        async move { body }
+    };
+    let server = tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("out").display().to_string();
+    let args = ["export", "--url", &url, "--output", &file, "--from", "-24h"];
+    let done = run(&args).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let asked = asked.lock().expect("no panic").clone();
+    let [first, second] = &asked[..] else { panic!("{asked:?}") };
+    assert!(first == second && first.parse::<jiff::Timestamp>().is_ok(), "{asked:?}");
+    assert!(done.stderr.contains(&format!("--from -24h is {first}; --resume needs --from {first}\n")), "{done:?}");
+    let refused = run(&[&args[..], &["--resume"]].concat()).await;
+    assert!(
+        refused.code == Some(64) && refused.stderr.contains("--resume needs an instant in place of --from -24h"),
+        "{refused:?}"
+    );
     server.abort();
 }
 

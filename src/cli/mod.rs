@@ -139,7 +139,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Demo(args) => demo::run(&args).await,
         Command::Import(args) => import::run(args).await,
-        Command::Export(args) => export::run(&args).await,
+        Command::Export(args) => export::run(args).await,
         Command::Move(args) => mover::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,

@@ -107,6 +107,32 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
     text.extend_from_slice(&form);
 }
 
+/// The instant of `now`, or of a time before now such as `-24h`.
+///
+/// Other texts are `None`. A time that is too long ago for an `i64` is close to `i64::MIN`.
+#[must_use]
+pub fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
+    if text == "now" {
+        return Some(now_ms);
+    }
+    let length = text.strip_prefix('-')?;
+    let unit = length.char_indices().next_back()?;
+    let unit_ms = match unit.1 {
+        's' => 1_000,
+        'm' => 60_000,
+        'h' => 3_600_000,
+        'd' => MS_PER_DAY,
+        'w' => 7 * MS_PER_DAY,
+        _ => return None,
+    };
+    let number = &length[..unit.0];
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let before = number.parse::<i64>().map_or(i64::MAX, |number| number.saturating_mul(unit_ms));
+    Some(now_ms.saturating_sub(before))
+}
+
 /// Writes instants as text, fast for full hours of the same day in succession.
 ///
 /// The texts of two hours of one day differ in two digits, so only these digits are written again.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use tidegauge::common::clock::{Clock, relative_ms, rfc3339};
 use tidegauge::common::regular_file::open_regular_with;
 use tidegauge::model::check_device_id;
 
@@ -84,6 +85,9 @@ has a line for each instant of a device; its last line also has the metadata tha
 for each value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same \
 bits. GET and POST /v1/metadata copy what operators have set; standard error says if there is any.
 
+A time before now, such as -24h, is by the clock of this machine. It is one instant for all devices. With --output, \
+standard error has it, and --resume needs it in place of -24h.
+
 Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
 have expired are not in it, and neither are their rollups: `tidegauge move` takes these along.
 
@@ -92,7 +96,9 @@ without a row is complete if the server has no such reading; standard error name
 not have, and says if it has none that --prefix and --meta select.";
 
 /// Runs the export.
-pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
+pub(super) async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
+    args.fix_times(Clock::system().now_ms())?;
+    let args = &args;
     let requests = Requests::to(&args.client)?;
     let counts = match &args.output {
         None => write_all(args, &requests, Place::default(), BufWriter::new(std::io::stdout())).await?,
@@ -214,6 +220,25 @@ async fn write_page(
 }
 
 impl ExportArgs {
+    /// Replaces times before now by instants: the export sends many requests, one after another.
+    fn fix_times(&mut self, now_ms: i64) -> Result<(), Usage> {
+        for (flag, time) in [("--from", &mut self.from), ("--to", &mut self.to)] {
+            let Some(text) = time else { continue };
+            let Some(ms) = relative_ms(text, now_ms) else { continue };
+            if self.resume {
+                let why =
+                    format!("--resume needs an instant in place of {flag} {text}: the first export has printed it");
+                return Err(Usage(why));
+            }
+            let instant = rfc3339(ms);
+            if self.output.is_some() {
+                eprintln!("tidegauge: {flag} {text} is {instant}; --resume needs {flag} {instant}");
+            }
+            *text = instant;
+        }
+        Ok(())
+    }
+
     /// The parameters of `GET /v1/devices` that select the devices.
     fn selection(&self) -> Vec<(String, String)> {
         let named = self.devices.iter().map(|device| ("device".to_owned(), device.clone()));

@@ -9,9 +9,10 @@ use std::ops::RangeInclusive;
 
 use axum::http::Uri;
 
+use crate::common::clock::relative_ms;
 use crate::http::openapi::Parameters;
 use crate::http::problem::Problem;
-use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
+use crate::model::{MetadataFilter, SeriesFilter};
 use crate::query::{LocalInstant, Zone, is_local_time};
 use crate::wire::timestamp;
 
@@ -227,31 +228,6 @@ impl<'a> Params<'a> {
             }
         }
     }
-}
-
-/// Returns the instant of `now`, or of a time before now such as `-24h`.
-///
-/// Other texts are `None`. A time that is too long ago for an `i64` is close to `i64::MIN`.
-fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
-    if text == "now" {
-        return Some(now_ms);
-    }
-    let length = text.strip_prefix('-')?;
-    let unit = length.char_indices().next_back()?;
-    let unit_ms = match unit.1 {
-        's' => 1_000,
-        'm' => 60_000,
-        'h' => MS_PER_HOUR,
-        'd' => 24 * MS_PER_HOUR,
-        'w' => 7 * 24 * MS_PER_HOUR,
-        _ => return None,
-    };
-    let number = &length[..unit.0];
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let before = number.parse::<i64>().map_or(i64::MAX, |number| number.saturating_mul(unit_ms));
-    Some(now_ms.saturating_sub(before))
 }
 
 /// Returns the instant of a local time, or why no single instant has this time.
