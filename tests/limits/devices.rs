@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tidegauge::access::sign;
 use tidegauge::telemetry::Limit;
@@ -11,18 +12,30 @@ use crate::harness::{Server, key_of, secret_of, wait_until};
 
 #[tokio::test]
 async fn readings_of_a_device() {
-    let server = Server::start(setup().set("limits.device_readings_per_second", 10).set("limits.burst", "1s")).await;
-    assert_eq!(ingest(&server, "greedy", &readings("fast", 55)).await.status, 200);
+    let server = Server::start(setup().set("limits.device_readings_per_second", 2).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("fast", 1_000)).await.status, 200);
     let mut mixed = readings("fast", 2);
     mixed.as_array_mut().expect("a list").push(readings("slow", 1)[0].take());
     let answer = ingest(&server, "greedy", &mixed).await;
     refused(&answer, 429, "rate_limited");
     assert_eq!((&answer.json()["accepted"], &answer.json()["rejected"]), (&json!(1), &json!(2)));
     assert_eq!(first_code(&answer), "device_rate_limited");
-    wait_for_retry_after(&answer).await;
-    assert_eq!(ingest(&server, "greedy", &mixed).await.status, 200, "all of it, and what was accepted is there once");
-    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 58);
-    assert_eq!(limited(&server.metrics().await, Limit::DeviceReadings), 2);
+
+    // Requests of one moment owe little, so the wait is short.
+    let with_another = |nth: u64| json!([readings("busy", 1)[0], readings(&format!("idle-{nth}"), 1)[0]]);
+    let requests: Vec<Value> = (0..20).map(with_another).collect();
+    let answers = join_all(requests.iter().map(|one| ingest(&server, "greedy", one))).await;
+    let late: Vec<_> = requests.iter().zip(&answers).filter(|(_, answer)| answer.status != 200).collect();
+    for (_, answer) in &late {
+        refused(answer, 429, "rate_limited");
+    }
+    let (request, answer) = late.last().expect("two a second are admitted");
+    wait_for_retry_after(answer).await;
+    assert_eq!(ingest(&server, "greedy", request).await.status, 200, "all of it, and what was accepted is there once");
+    let refusals = late.len() as u64;
+    let stored = server.settled().await.count("tidegauge_readings_stored_total");
+    assert_eq!(stored, 1_000 + 1 + 20 + (20 - refusals) + 1);
+    assert_eq!(limited(&server.metrics().await, Limit::DeviceReadings), 2 + refusals);
 }
 
 #[tokio::test]
@@ -52,9 +65,9 @@ async fn datagrams_obey_the_same_limits() {
 
 #[tokio::test]
 async fn datagrams_of_a_key() {
-    let setup = setup().set("limits.burst", "1s").set("limits.token_readings_per_second", 1);
+    let setup = setup().set("limits.burst", "1s").set("limits.token_readings_per_second", 10).key("paying", "");
     let server =
-        Server::start(setup.key("slow", "readings_per_second = 10").key("fast", "readings_per_second = 0")).await;
+        Server::start(setup.key("slow", "readings_per_second = 1").key("fast", "readings_per_second = 0")).await;
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let send = |key: &str, count: u64| {
         let content = readings(key, count).to_string().into_bytes();
@@ -67,11 +80,11 @@ async fn datagrams_of_a_key() {
         })
         .await;
     };
-    send("slow", 50);
-    accepted(50).await;
+    send("slow", 150);
+    accepted(150).await;
     send("slow", 1);
     send("fast", 100);
-    accepted(150).await;
+    accepted(250).await;
     wait_until("a datagram is refused", async || {
         let dropped = [("reason", "rate_limited")];
         (server.metrics().await.count_where("tidegauge_udp_dropped_total", &dropped) == 1).then_some(())
@@ -79,12 +92,14 @@ async fn datagrams_of_a_key() {
     .await;
     let metrics = server.metrics().await;
     assert_eq!(limited(&metrics, Limit::TokenReadings), 1);
-    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 150);
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 250);
     server.logged("the token or key has reached its rate of readings").await;
 
+    send("paying", 50);
+    accepted(300).await;
     wait_until("what is owed is paid off", async || {
-        send("slow", 1);
-        (server.metrics().await.count("tidegauge_readings_accepted_total") > 150).then_some(())
+        send("paying", 1);
+        (server.metrics().await.count("tidegauge_readings_accepted_total") > 300).then_some(())
     })
     .await;
     server.assert_balanced().await;
