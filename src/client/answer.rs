@@ -124,7 +124,7 @@ impl Listed {
 
 /// Reads the answer to a request with readings.
 ///
-/// `sent` are the possible numbers of sent readings: 3 to 3, or 1 to 500 if the number is not known. An
+/// `sent` are the possible numbers of sent readings: 3 to 3, or 0 to 500 if the number is not known. An
 /// answer that counts another number of readings is a trouble.
 pub(super) fn read(
     url: &str,

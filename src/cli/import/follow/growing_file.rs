@@ -229,8 +229,8 @@ impl GrowingFile {
 
     /// Continues in a copy that was made before the file was truncated.
     ///
-    /// Without such a copy, and while no row tells it from other files, it begins the first rotated file that
-    /// may be unread, else this file again. Before that, it cuts a line that no other file has.
+    /// Without such a copy, or without a row that tells it from other files, it begins the first rotated file
+    /// that may be unread. If there is none either, it cuts the last line, and begins this file again.
     fn truncated(&mut self) -> io::Result<Option<Step>> {
         if self.has_row
             && let Some(copy) = renamed(&self.path, self.read)?
