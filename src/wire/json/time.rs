@@ -77,7 +77,8 @@ fn cut_off(number: &str) -> Option<i64> {
             (float.floor() as i64, float.fract() != 0.0)
         }
     };
-    (!(is_cut && SECONDS.contains(&(ms as f64)))).then_some(ms)
+    let looks_like_seconds = is_cut && SECONDS.contains(&(ms as f64));
+    (!looks_like_seconds).then_some(ms)
 }
 
 /// Parses whole milliseconds.
