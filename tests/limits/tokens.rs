@@ -94,7 +94,7 @@ async fn influx_clients_get_refusals_in_their_format() {
         assert!(answer.json()[error].as_str().is_some_and(|text| text.contains("token_readings_per_second")), "{path}");
     }
     let log = server.logged(" sender=greedy ").await;
-    assert!(!log.contains(" sender=all "), "the cause is in no server: {log}");
+    assert!(!log.contains(" sender=all "), "the sender is named: {log}");
 }
 
 #[tokio::test]
