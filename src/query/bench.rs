@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::rollups::fold::fold_hours;
+use super::rollups::fold::Folding;
 use super::rollups::merge::{merge, repeated};
 use super::rollups::{Grid, Rollups, Step, Zone};
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats, ValueAt};
@@ -46,7 +46,9 @@ impl Merge {
     pub fn run(self) -> Rollups {
         assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");
         let hours = merge(self.stored, BTreeMap::new(), self.pending, &SeriesFilter::ALL);
-        let rollups = fold_hours(hours, &self.grid);
+        let mut folding = Folding::new(&self.grid);
+        folding.add_hours(hours);
+        let rollups = folding.finish();
         assert!(rollups.values().all(|series| series.len() == self.grid.starts().len()));
         rollups
     }

@@ -208,6 +208,21 @@ impl Queries {
         self.list(self.deadline(), scope, request, Keeping::Ids, |id, _| id).await
     }
 
+    /// Returns the client IDs of devices in their order. Beside each is the number of its series that
+    /// `series` selects, for [`RollupsRequest::known_series`](super::RollupsRequest::known_series).
+    ///
+    /// # Errors
+    /// Those of [`Self::devices`].
+    pub async fn device_ids_with_series(
+        &self,
+        scope: &DeviceScope,
+        request: &DevicesRequest,
+        series: &SeriesFilter,
+    ) -> Result<Answer<Listed<(Arc<str>, usize)>>, QueryError> {
+        let keep = |id, entry: DeviceSummary| (id, wanted_series(&entry, series));
+        self.list(self.deadline(), scope, request, Keeping::Ids, keep).await
+    }
+
     /// Returns the entry of a device in the store, without pending readings. Fails if the device index may
     /// lack the entry or a part of it.
     pub(super) async fn entry(
@@ -346,6 +361,14 @@ impl Queries {
         }
         Ok(())
     }
+}
+
+/// Returns how many of the series that `series` selects a device may have.
+pub(super) fn wanted_series(entry: &DeviceSummary, series: &SeriesFilter) -> usize {
+    if entry.has_more_series {
+        return MAX_METRICS;
+    }
+    entry.series.iter().filter(|of_device| series.matches(&of_device.metric)).count()
 }
 
 /// Returns an entry with only those of its series that have limits.

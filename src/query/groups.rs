@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::devices::Keeping;
+use super::devices::{Keeping, wanted_series};
 use super::{Answer, DevicesRequest, Listed, Queries, QueryError};
 use crate::access::DeviceScope;
-use crate::model::find_member;
+use crate::model::{SeriesFilter, find_member};
 use crate::store::DeviceSummary;
 
 /// The value of each key in the metadata of a device, in the order of the keys; null for an absent key.
@@ -33,7 +33,8 @@ pub struct DeviceGroups {
 }
 
 impl Queries {
-    /// Returns the client IDs of devices in order, with the values of `keys`.
+    /// Returns the client IDs of devices in order. Beside each is the number of its series that `series`
+    /// selects, and the values of `keys`.
     ///
     /// The keys are those of the metadata. A key with dots, such as `site.name`, also names a member of an
     /// object in the metadata.
@@ -44,13 +45,15 @@ impl Queries {
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
+        series: &SeriesFilter,
         keys: &[String],
-    ) -> Result<Answer<Listed<(Arc<str>, MetadataValues)>>, QueryError> {
+    ) -> Result<Answer<Listed<(Arc<str>, (usize, MetadataValues))>>, QueryError> {
         let keep = |id, summary: DeviceSummary| {
+            let known_series = wanted_series(&summary, series);
             let metadata = summary.metadata.and_then(|metadata| serde_json::from_str(&metadata.text).ok());
             let metadata: Map<String, Value> = metadata.unwrap_or_default();
             let value = |key: &String| find_member(&metadata, key, &|value| Some(value.clone())).unwrap_or_default();
-            (id, keys.iter().map(value).collect())
+            (id, (known_series, keys.iter().map(value).collect()))
         };
         self.list(self.deadline(), scope, request, Keeping::Ids, keep).await
     }

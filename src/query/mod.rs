@@ -61,7 +61,7 @@ pub use metadata::TwoAuthors;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
     Column, Columns, Compared, Earlier, EarlierError, Fill, HoursRequest, LocalInstant, LocalTime, OffsetError, Point,
-    Rollups, RollupsRequest, Series, Step, StepError, Zone, is_local_time,
+    Rollups, RollupsRequest, STATS_AT_ONCE, Series, Step, StepError, Zone, is_local_time,
 };
 
 /// The name of the device index in messages.

@@ -9,7 +9,7 @@
 //! are read a page at a time.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -20,15 +20,16 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::combined::Combined;
 use self::compare::Alignment;
-use self::fold::{fold_hours, fold_parts};
+use self::fold::Folding;
 use self::merge::{MetricsOfHour, merge, repeated};
 use self::parts::Part;
 use self::plan::Plan;
 use self::read::{Hours, ReadBudget};
-use super::{Answer, Missing, Queries, QueryError, joined};
+use super::devices::wanted_series;
+use super::{Answer, MAX_METRICS, Missing, Queries, QueryError, joined};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
-use crate::store::{HourStats, Store, StoreError};
+use crate::store::{DeviceSummary, HourStats, Store, StoreError};
 
 mod columns;
 mod combined;
@@ -60,6 +61,17 @@ const HOURS_AT_ONCE: usize = 100_000;
 /// work. A device with more has a request of its own.
 const HOURS_PER_REQUEST: usize = 6_000;
 
+/// The most stats in memory for one query, over all its devices.
+///
+/// A device has stats of each of its series in each hour.
+pub const STATS_AT_ONCE: usize = 200_000;
+
+/// The most stats in one request to the store, as far as the device index knows the series.
+const STATS_PER_REQUEST: usize = STATS_AT_ONCE / REQUESTS_AT_ONCE;
+
+/// The most devices whose series are looked up in the device index at once.
+const DEVICES_PER_LOOKUP: usize = 200;
+
 /// The most requests to the store that a query has in flight. While the store answers one, the answer to
 /// another is decoded and converted.
 const REQUESTS_AT_ONCE: usize = 3;
@@ -72,6 +84,8 @@ const HOURS_PER_FETCH: usize = 48;
 pub struct RollupsRequest {
     /// The client IDs of the devices, each once.
     pub devices: Vec<Arc<str>>,
+    /// How many wanted series each of the devices may have. `None`: the device index tells it.
+    pub known_series: Option<Vec<usize>>,
     /// The first instant, in Unix milliseconds. `None`: the range ends at `to_ms` and has the default length
     /// of the step.
     pub from_ms: Option<i64>,
@@ -92,10 +106,12 @@ pub struct RollupsRequest {
     pub compare: Option<Earlier>,
 }
 
-/// The deadline and the budget that all reads of one query share.
-struct Work {
+/// The deadline, the budget and the numbers of series that all reads of one query share.
+struct Work<'r> {
     deadline: Instant,
     budget: Arc<ReadBudget>,
+    /// How many wanted series each device may have, as in [`RollupsRequest::known_series`].
+    known_series: Option<&'r [usize]>,
 }
 
 /// The devices of a query that one request to the store reads.
@@ -105,6 +121,8 @@ struct Group {
     devices: Vec<Arc<str>>,
     /// The index of the first of these devices among all devices of the query.
     first: usize,
+    /// The hours of each request, ascending. A group of several devices has one request.
+    windows: Vec<Range<Hour>>,
     plan: Arc<Plan>,
     budget: Arc<ReadBudget>,
 }
@@ -173,7 +191,8 @@ impl Queries {
         convert: impl Fn(usize, &Compared, &LocalTime) -> T + Send + Sync + 'static,
     ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
-        let (plan, mut work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
+        let plan = Arc::new(Plan::new(request, &self.limits)?);
+        let mut work = self.work(request.known_series.as_deref());
         let Some(earlier) = request.compare else {
             let convert = {
                 let plan = Arc::clone(&plan);
@@ -226,7 +245,7 @@ impl Queries {
     /// Returns converted rollups of the first devices: as many as fit into an answer.
     async fn fitting<T: Send + 'static>(
         &self,
-        work: &Work,
+        work: &Work<'_>,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
@@ -267,8 +286,8 @@ impl Queries {
         group_of: &[usize],
     ) -> Result<Answer<(Vec<Compared>, LocalTime)>, QueryError> {
         let max = self.limits.max_points;
-        let (plan, work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
-        let devices = &request.devices;
+        let plan = Arc::new(Plan::new(request, &self.limits)?);
+        let (work, devices) = (self.work(request.known_series.as_deref()), &request.devices);
         let now = self.folded(&work, scope, devices, Arc::clone(&plan), group_of).await?;
         let Answer { body: mut groups, mut lagging, mut partial } = now;
         let local = plan.grid.local_time().clone();
@@ -297,7 +316,7 @@ impl Queries {
     /// Returns the rollups of each group: those of its devices folded into one.
     async fn folded(
         &self,
-        work: &Work,
+        work: &Work<'_>,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
@@ -321,7 +340,7 @@ impl Queries {
     /// Passes the stats of the hours of each device to `take`.
     ///
     /// It ends when `take` breaks. `take` also gets the index of the device, and gets the devices in the
-    /// order of the request. The number of points has no limit.
+    /// order of the request. The number of stats and points has no limit.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, or the store does not answer.
@@ -335,6 +354,7 @@ impl Queries {
         let HoursRequest { range_ms, series, columns } = hours;
         let request = RollupsRequest {
             devices: Vec::new(),
+            known_series: None,
             from_ms: Some(range_ms.start),
             to_ms: range_ms.end,
             series,
@@ -350,7 +370,8 @@ impl Queries {
             let (at, rollups) = of_device?;
             Ok(take(at, rollups))
         };
-        self.each_device(&self.work(), scope, devices, plan, convert, take).await
+        let unlimited = vec![0; devices.len()];
+        self.each_device(&self.work(Some(&unlimited)), scope, devices, plan, convert, take).await
     }
 
     /// Passes the converted rollups of each device to `take`, in the order of devices.
@@ -359,53 +380,61 @@ impl Queries {
     /// fail.
     ///
     /// The devices are read and converted in groups, a few groups at the same time, each in its own task.
-    /// Memory is bounded by these groups. If readings are needed, the groups follow each other, so that the
-    /// budget of readings is spent in the order of the devices.
+    /// Memory is bounded by these groups, and a device with very many stats is read a window of hours at a
+    /// time. If readings are needed, the groups follow each other, so that the budget of readings is spent in
+    /// the order of the devices.
     async fn each_device<T: Send + 'static>(
         &self,
-        work: &Work,
+        work: &Work<'_>,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
         convert: impl Fn(usize, Rollups) -> Result<T, QueryError> + Send + Sync + 'static,
         mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError>,
     ) -> Result<Answer<()>, QueryError> {
-        let Work { deadline, budget } = work;
+        let Work { deadline, budget, known_series } = work;
         let devices = stored_ids(scope, devices)?;
-        let size_of_device = plan.size_of_device().max(1);
-        let per_group = (HOURS_PER_REQUEST / size_of_device).max(1);
-        let at_once = (HOURS_AT_ONCE / (per_group * size_of_device)).clamp(1, REQUESTS_AT_ONCE);
+        let at_once = (HOURS_AT_ONCE / plan.size_of_device().max(HOURS_PER_REQUEST)).clamp(1, REQUESTS_AT_ONCE);
         let at_once = if plan.reads { 1 } else { at_once };
         let lagging = self.catch_up().await;
 
         let convert = Arc::new(convert);
-        let has_one_group = devices.len() <= per_group;
-        let groups = devices.chunks(per_group).enumerate().map(|(nth, devices)| {
-            let group = Group {
-                queries: self.clone(),
-                deadline: *deadline,
-                devices: devices.to_vec(),
-                first: nth * per_group,
-                plan: Arc::clone(&plan),
-                budget: Arc::clone(budget),
-            };
-            let converted = group.converted(Arc::clone(&convert));
-            async move {
-                if has_one_group {
-                    return converted.await; // a task of its own would take longer
-                }
-                joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
-            }
-        });
-        let mut groups = stream::iter(groups.collect::<Vec<_>>()).buffered(at_once);
         let (mut is_pending, mut failed) = (false, None);
-        while let Some(group) = groups.next().await {
-            let group = group?;
-            is_pending |= group.is_pending;
-            failed = failed.or(group.failed);
-            for of_device in group.devices {
-                if take(of_device)?.is_break() {
-                    return Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) });
+        let per_lookup = if known_series.is_some() { devices.len().max(1) } else { DEVICES_PER_LOOKUP };
+        for (nth, devices) in devices.chunks(per_lookup).enumerate() {
+            let series = match known_series {
+                Some(known) => Cow::Borrowed(&known[..devices.len()]),
+                None => Cow::Owned(self.look_up_series(*deadline, devices, &plan).await),
+            };
+            let groups = plan.groups(&series);
+            let has_one_group = groups.len() == 1;
+            let groups = groups.into_iter().map(|group| {
+                let group = Group {
+                    queries: self.clone(),
+                    deadline: *deadline,
+                    windows: plan.windows(series[group.start]),
+                    first: nth * per_lookup + group.start,
+                    devices: devices[group].to_vec(),
+                    plan: Arc::clone(&plan),
+                    budget: Arc::clone(budget),
+                };
+                let converted = group.converted(Arc::clone(&convert));
+                async move {
+                    if has_one_group {
+                        return converted.await; // a task of its own would take longer
+                    }
+                    joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
+                }
+            });
+            let mut groups = stream::iter(groups.collect::<Vec<_>>()).buffered(at_once);
+            while let Some(group) = groups.next().await {
+                let group = group?;
+                is_pending |= group.is_pending;
+                failed = failed.or(group.failed);
+                for of_device in group.devices {
+                    if take(of_device)?.is_break() {
+                        return Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) });
+                    }
                 }
             }
         }
@@ -415,8 +444,24 @@ impl Queries {
         }
     }
 
-    fn work(&self) -> Work {
-        Work { deadline: self.deadline(), budget: Arc::new(ReadBudget::new(self.limits.max_values_read)) }
+    fn work<'r>(&self, known_series: Option<&'r [usize]>) -> Work<'r> {
+        let budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
+        Work { deadline: self.deadline(), budget, known_series }
+    }
+
+    /// Returns how many wanted series each device may have, as far as the device index knows.
+    ///
+    /// The result is 0 for all if they have few stats in any case.
+    async fn look_up_series(&self, deadline: Instant, devices: &[Arc<str>], plan: &Plan) -> Vec<usize> {
+        if devices.len() * plan.size_of_device() <= STATS_AT_ONCE / MAX_METRICS {
+            return vec![0; devices.len()];
+        }
+        let Ok(found) = self.ask(deadline, self.store.entries_of(devices)).await else {
+            return vec![MAX_METRICS; devices.len()];
+        };
+        let of_entry = |entry: &DeviceSummary| (Arc::clone(&entry.device), wanted_series(entry, &plan.series));
+        let known: HashMap<Arc<str>, usize> = found.devices.iter().map(of_entry).collect();
+        devices.iter().map(|device| known.get(device).copied().unwrap_or_default()).collect()
     }
 
     /// Returns whether a device has an entry: then it has or had readings.
@@ -443,17 +488,16 @@ impl Group {
         self,
         convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,
     ) -> Result<Converted<T>, QueryError> {
-        let Self { queries, deadline, devices, first, plan, .. } = &self;
+        let Self { queries, devices, first, plan, windows, .. } = &self;
         let pending = queries.pending(devices, plan.hours.clone()).await?;
         let is_pending = pending.iter().any(|hours| !hours.is_empty());
-        let stored = queries.store.hour_stats(devices, plan.hours.clone(), &plan.series, plan.columns.needs());
-        let (stored, failed) = match queries.ask(*deadline, stored).await {
+        let (stored, failed) = match self.stored(&windows[0]).await {
             Ok(stored) => (stored, None),
             Err(error) => (vec![Vec::new(); devices.len()], Some(error)),
         };
         let mut converted = Vec::with_capacity(devices.len());
         for (at, ((device, stored), pending)) in devices.iter().zip(stored).zip(pending).enumerate() {
-            let of_device = match self.rollups_of(device, stored, pending).await {
+            let of_device = match self.rollups_of(device, stored, pending, failed.is_some()).await {
                 Err(error) if !error.is_limit() => return Err(error),
                 of_device => of_device.and_then(|rollups| convert(first + at, rollups)),
             };
@@ -467,22 +511,61 @@ impl Group {
         Ok(Converted { devices: converted, is_pending, failed })
     }
 
-    /// Returns the rollups of one device.
+    /// Returns the stored stats of some hours of the devices.
+    async fn stored(&self, hours: &Range<Hour>) -> Result<Vec<Vec<HourStats>>, QueryError> {
+        let Self { queries, deadline, devices, plan, .. } = self;
+        let stored = queries.store.hour_stats(devices, hours.clone(), &plan.series, plan.columns.needs());
+        queries.ask(*deadline, stored).await
+    }
+
+    /// Returns the rollups of one device. `stored` has the stats of the first window. If the store has
+    /// failed, there are no stored stats.
     async fn rollups_of(
         &self,
         device: &Arc<str>,
         stored: Vec<HourStats>,
-        pending: Vec<(Hour, Contents)>,
+        mut pending: Vec<(Hour, Contents)>,
+        has_failed: bool,
     ) -> Result<Rollups, QueryError> {
+        let Self { queries, plan, windows, .. } = self;
+        let (mut folding, mut first) = (Folding::new(&plan.grid), Some(stored));
+        for window in windows {
+            let stored = match first.take() {
+                Some(stored) => stored,
+                None if has_failed => Vec::new(),
+                None => self.stored(window).await?.pop().unwrap_or_default(),
+            };
+            let later = pending.split_off(pending.partition_point(|(hour, _)| *hour < window.end));
+            let pending = std::mem::replace(&mut pending, later);
+            self.fold(&mut folding, device, stored, pending, window.end).await?;
+            if windows.len() > 1 {
+                plan.check_points(queries.limits.max_points, folding.points(), window.end)?;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(folding.finish())
+    }
+
+    /// Folds the next hours of a device, up to the hour `until`.
+    async fn fold(
+        &self,
+        folding: &mut Folding<'_>,
+        device: &Arc<str>,
+        stored: Vec<HourStats>,
+        pending: Vec<(Hour, Contents)>,
+        until: Hour,
+    ) -> Result<(), QueryError> {
         let Self { queries, deadline, plan, budget, .. } = self;
         if !plan.reads {
-            return Ok(fold_hours(self.merged(device, stored, pending).await?, &plan.grid));
+            folding.add_hours(self.merged(device, stored, pending).await?);
+            return Ok(());
         }
         let hours = Hours::of(plan, stored, pending);
-        let mut parts = read::read(queries, *deadline, plan, budget, device, &hours).await?;
+        let mut parts = read::read(queries, *deadline, plan, budget, device, &hours, until).await?;
         parts.extend(self.merged(device, hours.stored, hours.pending).await?.into_iter().map(part_of));
         parts.sort_by_key(|part| part.ts_ms);
-        Ok(fold_parts(parts, &plan.grid, plan.counts_increase()))
+        folding.add_parts(parts, plan.counts_increase());
+        Ok(())
     }
 
     /// Returns the stats of the hours of a device, stored and pending ones merged.

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use super::*;
+use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::flush::{self, DeadLetters};
 use crate::log::{self, Log, MinFree};
+use crate::model::{BucketWrite, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::Metrics;
 
@@ -53,11 +55,57 @@ pub(crate) const fn limits() -> Limits {
     }
 }
 
+/// A store with one value of each metric in each hour of each device: the number of the hour.
+async fn store_of(dir: &Path, devices: &[&str], hours: i32, metrics: &[Metric]) -> Arc<SqliteStore> {
+    let store = SqliteStore::open(&dir.join("tidegauge.sqlite")).unwrap();
+    let sample = |hour: i32, metric: u32| (Sample { value: f64::from(hour), offset: 5, metric }, metric == 0);
+    for device in devices {
+        let write = |hour: i32| {
+            let samples = (0..metrics.len() as u32).map(|metric| sample(hour, metric));
+            Arc::new(BucketWrite::new((*device).into(), Hour(hour), None, metrics.to_vec(), samples))
+        };
+        let writes: Vec<_> = (0..hours).map(write).collect();
+        for outcome in store.write(&writes).await {
+            outcome.unwrap();
+        }
+    }
+    Arc::new(store)
+}
+
+#[tokio::test]
+async fn a_device_with_many_series_is_read_in_windows_and_refused_early() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics: Vec<Metric> = (0..1_000).map(|nth| Metric::from(&*format!("m{nth:03}"))).collect();
+    let store = store_of(folder.path(), &["d"], 72, &metrics).await;
+    let request = RollupsRequest {
+        devices: vec!["d".into()],
+        known_series: None,
+        from_ms: Some(0),
+        to_ms: 72 * MS_PER_HOUR,
+        series: SeriesFilter::ALL,
+        step: Step::HOUR,
+        zone: Zone::UTC,
+        columns: Columns::default(),
+        fill: Fill::None,
+        compare: None,
+    };
+    let mut queries = over(store, folder.path(), limits());
+    let found = queries.rollups(DeviceScope::all(), &request, |_, found, _| found.now.clone()).await.unwrap();
+    let sums = |series: &Series| series.iter().map(|point| point.stats.sum).collect::<Vec<f64>>();
+    let expected: Vec<f64> = (0..72).map(f64::from).collect();
+    assert_eq!(found.body[0].len(), 1_000);
+    assert!(found.body[0].values().all(|series| sums(series) == expected));
+
+    queries.limits.max_points = 2_500;
+    let refused = queries.rollups(DeviceScope::all(), &request, |_, _, _| ()).await.unwrap_err().to_string();
+    let of_two_days = "the answer has 48000 points or more";
+    assert!(refused.contains(of_two_days) && refused.contains("such as 1w"), "a day would be too short: {refused}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_queries_of_one_request_have_one_deadline() {
     let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-    let queries = over(Arc::new(store), folder.path(), limits());
+    let queries = over(store_of(folder.path(), &[], 0, &[]).await, folder.path(), limits());
     let together = queries.with_one_deadline();
     let (own, shared) = (queries.deadline(), together.deadline());
     tokio::time::advance(Duration::from_secs(1)).await;

@@ -20,15 +20,14 @@ use crate::common::clock::rfc3339;
 use crate::common::work;
 use crate::influxql::{HourStats, Next, Read, Reader, Request, Row, StatementError};
 use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
-use crate::query::{Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, SliceHour};
+use crate::query::{
+    Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, STATS_AT_ONCE, SliceHour,
+};
 
 /// The number of hours in which the newest rows of a series are searched first.
 ///
 /// Each further search begins eight times as many hours before the end.
 const FIRST_HOURS: i64 = 24;
-
-/// The most stats that one query asks for, unless a single day has more.
-const STATS_AT_ONCE: usize = 200_000;
 
 const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 

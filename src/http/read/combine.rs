@@ -18,6 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
+use crate::model::SeriesFilter;
 use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries};
 
 /// The most keys of metadata that `combine=by:` may name.
@@ -46,6 +47,8 @@ pub(super) enum Combine {
 /// The devices of a combined answer, and their groups.
 struct Devices {
     ids: Vec<Arc<str>>,
+    /// How many wanted series each of them may have; `None`: that was not looked up.
+    known_series: Option<Vec<usize>>,
     groups: DeviceGroups,
     /// The part that the answer lacks, if any.
     partial: Option<Missing>,
@@ -88,9 +91,11 @@ impl Combine {
         which: Which,
     ) -> Result<Response, Problem> {
         let (keys, queries) = (self.keys(), app.queries.with_one_deadline());
-        let Devices { ids, groups, partial } = Devices::find(app, &queries, grant, which, keys).await?;
+        let series = &question.request.series;
+        let found = Devices::find(app, &queries, grant, which, (series, keys)).await?;
+        let Devices { ids, known_series, groups, partial } = found;
         let devices = ids.len();
-        question.request.devices = ids;
+        (question.request.devices, question.request.known_series) = (ids, known_series);
         let Question { request, form } = &question;
         let mut rollups = queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
         rollups.partial = rollups.partial.max(partial);
@@ -131,12 +136,18 @@ fn check_values(subjects: &[Subject<'_>], rollups: &[Compared], max_points: usiz
 }
 
 impl Devices {
-    /// Finds the devices, and groups them by the values of `keys`.
-    async fn find(app: &App, queries: &Queries, grant: &Grant, which: Which, keys: &[String]) -> Result<Self, Problem> {
+    /// Finds the devices, counts their series, and groups them by the values of `keys`.
+    async fn find(
+        app: &App,
+        queries: &Queries,
+        grant: &Grant,
+        which: Which,
+        (series, keys): (&SeriesFilter, &[String]),
+    ) -> Result<Self, Problem> {
         let (named, mut request) = match which {
             Which::Named(ids) if keys.is_empty() => {
                 let groups = DeviceGroups::of(ids.iter().map(|_| MetadataValues::new()));
-                return Ok(Self { ids, groups, partial: None });
+                return Ok(Self { ids, known_series: None, groups, partial: None });
             }
             Which::Named(ids) => {
                 let request = DevicesRequest::of_each(Some(ids.clone()), app.clock.now_ms());
@@ -146,7 +157,7 @@ impl Devices {
         };
         let (mut found, mut partial) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = queries.device_values(&grant.device_scope, &request, keys).await?;
+            let page = queries.device_values(&grant.device_scope, &request, series, keys).await?;
             partial = partial.max(page.partial);
             found.extend(page.body.devices);
             if found.len() > request.limit {
@@ -164,20 +175,20 @@ impl Devices {
     /// Devices that the request names keep its order. The values of a device that was not found are null.
     fn of(
         named: Option<Vec<Arc<str>>>,
-        found: Vec<(Arc<str>, MetadataValues)>,
+        found: Vec<(Arc<str>, (usize, MetadataValues))>,
         keys: usize,
         partial: Option<Missing>,
     ) -> Self {
-        let (ids, values): (Vec<_>, Vec<_>) = match named {
+        let (ids, (known_series, values)): (Vec<_>, (Vec<_>, Vec<_>)) = match named {
             None => found.into_iter().unzip(),
             Some(ids) => {
-                let mut known: HashMap<Arc<str>, MetadataValues> = found.into_iter().collect();
-                let values = ids.iter().map(|id| known.remove(id).unwrap_or_else(|| vec![Value::Null; keys]));
-                let values = values.collect();
+                let mut known: HashMap<_, _> = found.into_iter().collect();
+                let values = ids.iter().map(|id| known.remove(id).unwrap_or_else(|| (0, vec![Value::Null; keys])));
+                let values = values.unzip();
                 (ids, values)
             }
         };
-        Self { ids, groups: DeviceGroups::of(values), partial }
+        Self { ids, known_series: Some(known_series), groups: DeviceGroups::of(values), partial }
     }
 }
 

@@ -146,14 +146,16 @@ impl List for RollupsList {
     async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
         let Self { app, grant, question, which } = self;
         let queries = app.queries.with_one_deadline();
-        let (devices, next, partial) = match which {
-            Which::Named(devices) => (devices.clone(), None, None),
+        let (devices, known_series, next, partial) = match which {
+            Which::Named(devices) => (devices.clone(), None, None, None),
             Which::Listed(request) => {
-                let found = queries.device_ids(&grant.device_scope, request).await?;
-                (found.body.devices, found.body.next, found.partial)
+                let series = &question.request.series;
+                let found = queries.device_ids_with_series(&grant.device_scope, request, series).await?;
+                let (devices, known_series) = found.body.devices.into_iter().unzip();
+                (devices, Some(known_series), found.body.next, found.partial)
             }
         };
-        question.request.devices = devices;
+        (question.request.devices, question.request.known_series) = (devices, known_series);
         let mut rollups = queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
         rollups.partial = rollups.partial.max(partial);
         let devices = &question.request.devices;
@@ -206,8 +208,9 @@ impl Question {
         let fill = fill(params)?;
         let compare = compare(params, step)?;
         let series = params.series()?;
-        let devices = Vec::new();
-        let request = RollupsRequest { devices, from_ms, to_ms, series, step, zone, columns, fill, compare };
+        let (devices, known_series) = (Vec::new(), None);
+        let request =
+            RollupsRequest { devices, known_series, from_ms, to_ms, series, step, zone, columns, fill, compare };
         let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format, cells };
         Ok(Self { request, form })
     }

@@ -10,53 +10,71 @@ use crate::model::{Metric, MetricTable, Stats, ValueAt};
 /// The most metrics of a device for which memory for all steps is reserved.
 const METRICS_OF_ALL_STEPS: usize = 8;
 
-/// Folds the stats of hours, which are ascending, into points.
-pub(in crate::query) fn fold_hours(hours: Vec<MetricsOfHour>, grid: &Grid) -> Rollups {
-    let mut open = OpenRollups::new(grid, hours.len());
-    let mut walk = Walk::new(grid);
-    for (hour, stats) in hours {
-        let Some(start_ms) = walk.start_of(hour.start_ms()) else { continue };
-        for (metric, stats) in stats {
-            let points = &mut open.series_of(metric).points;
-            match points.last_mut() {
-                Some(point) if point.start_ms == start_ms => point.stats.append(&stats),
-                _ => points.push(Point { start_ms, stats, increase: 0.0, is_filled: false }),
+/// The rollups of a device while they are folded, in the order of time.
+pub(in crate::query) struct Folding<'g> {
+    walk: Walk<'g>,
+    /// The number of steps.
+    steps: usize,
+    open: OpenRollups,
+}
+
+impl<'g> Folding<'g> {
+    pub(in crate::query) fn new(grid: &'g Grid) -> Self {
+        Self { walk: Walk::new(grid), steps: grid.starts().len(), open: OpenRollups::default() }
+    }
+
+    /// Adds the stats of hours, which are ascending and follow those before.
+    pub(in crate::query) fn add_hours(&mut self, hours: Vec<MetricsOfHour>) {
+        self.open.most = self.steps.min(hours.len());
+        for (hour, stats) in hours {
+            let Some(start_ms) = self.walk.start_of(hour.start_ms()) else { continue };
+            for (metric, stats) in stats {
+                let points = &mut self.open.series_of(metric).points;
+                match points.last_mut() {
+                    Some(point) if point.start_ms == start_ms => point.stats.append(&stats),
+                    _ => points.push(Point { start_ms, stats, increase: 0.0, is_filled: false }),
+                }
             }
         }
     }
-    open.finish()
-}
 
-/// Folds parts, which are ascending by time, into points.
-///
-/// If increases are counted, the parts before the first step tell the last value before the step, from which
-/// its increase counts.
-pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -> Rollups {
-    let mut open = OpenRollups::new(grid, parts.len());
-    let mut walk = Walk::new(grid);
-    for Part { ts_ms, stats, growth } in parts {
-        let start_ms = walk.start_of(ts_ms);
-        for (nth, (metric, stats)) in stats.into_iter().enumerate() {
-            let growth = counts_increase.then(|| growth.get(nth).copied().or_else(|| growth_of(&stats)).unwrap_or(0.0));
-            open.series_of(metric).add(start_ms, stats, growth);
+    /// Adds parts, which are ascending by time and follow those before.
+    ///
+    /// If increases are counted, the parts before the first step tell the last value before the step, from
+    /// which its increase counts.
+    pub(super) fn add_parts(&mut self, parts: Vec<Part>, counts_increase: bool) {
+        self.open.most = self.steps.min(parts.len());
+        for Part { ts_ms, stats, growth } in parts {
+            let start_ms = self.walk.start_of(ts_ms);
+            for (nth, (metric, stats)) in stats.into_iter().enumerate() {
+                let growth =
+                    counts_increase.then(|| growth.get(nth).copied().or_else(|| growth_of(&stats)).unwrap_or(0.0));
+                self.open.series_of(metric).add(start_ms, stats, growth);
+            }
         }
     }
-    open.finish()
+
+    /// Returns the number of points so far.
+    pub(super) fn points(&self) -> usize {
+        self.open.series.iter().map(|(_, series)| series.points.len()).sum()
+    }
+
+    pub(in crate::query) fn finish(self) -> Rollups {
+        let with_points = self.open.series.into_iter().filter(|(_, series)| !series.points.is_empty());
+        with_points.map(|(metric, series)| (metric, series.points)).collect()
+    }
 }
 
 /// The series of a device while they are folded.
+#[derive(Default)]
 struct OpenRollups {
     places: MetricTable,
     series: Vec<(Metric, OpenSeries)>,
-    /// The most points that a series can have.
+    /// The most points that are expected of a new series.
     most: usize,
 }
 
 impl OpenRollups {
-    fn new(grid: &Grid, parts: usize) -> Self {
-        Self { places: MetricTable::default(), series: Vec::new(), most: grid.starts().len().min(parts) }
-    }
-
     #[inline]
     fn series_of(&mut self, metric: Metric) -> &mut OpenSeries {
         let place = self.places.place_of(&metric) as usize;
@@ -66,11 +84,6 @@ impl OpenRollups {
             self.series.push((metric, OpenSeries { points: Series::with_capacity(most), last: None }));
         }
         &mut self.series[place].1
-    }
-
-    fn finish(self) -> Rollups {
-        let with_points = self.series.into_iter().filter(|(_, series)| !series.points.is_empty());
-        with_points.map(|(metric, series)| (metric, series.points)).collect()
     }
 }
 

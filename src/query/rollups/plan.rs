@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::compare::Alignment;
 use super::increase::{LOOK_BACK_MS, growth_of};
-use super::{Column, Columns, Fill, Grid, Rollups, RollupsRequest, Step};
-use crate::model::{Hour, MS_PER_HOUR, Metric, SeriesFilter};
+use super::{Column, Columns, Fill, Grid, HOURS_PER_REQUEST, Rollups, RollupsRequest, STATS_PER_REQUEST, Step};
+use crate::model::{Day, Hour, MS_PER_HOUR, Metric, SeriesFilter};
 use crate::query::{Limits, QueryError};
 use crate::store::HourStats;
 
@@ -77,6 +77,58 @@ impl Plan {
         (self.hours.end.0.abs_diff(self.hours.start.0) as usize).max(self.grid.starts().len())
     }
 
+    /// The most stats of a device with this many series, or the most points if these are more.
+    fn stats_of_device(&self, series: usize) -> usize {
+        self.size_of_device().saturating_mul(series)
+    }
+
+    /// Divides devices into groups, each for one request to the store. `series` has the most series of each
+    /// device.
+    ///
+    /// A device with more than [`STATS_PER_REQUEST`] stats has a group of its own, which is read in several
+    /// [windows](Self::windows).
+    pub(super) fn groups(&self, series: &[usize]) -> Vec<Range<usize>> {
+        let most = (HOURS_PER_REQUEST / self.size_of_device().max(1)).max(1);
+        let (mut groups, mut first, mut stats) = (Vec::new(), 0, 0_usize);
+        for (at, series) in series.iter().enumerate() {
+            let more = self.stats_of_device(*series);
+            if at > first && (at - first == most || stats.saturating_add(more) > STATS_PER_REQUEST) {
+                groups.push(first..at);
+                (first, stats) = (at, 0);
+            }
+            stats = stats.saturating_add(more);
+        }
+        if first < series.len() {
+            groups.push(first..series.len());
+        }
+        groups
+    }
+
+    /// Divides the hours into windows, ascending. The stats of a device with this many series are at most
+    /// [`STATS_PER_REQUEST`] in each of them, unless those of a single hour are more.
+    pub(super) fn windows(&self, series: usize) -> Vec<Range<Hour>> {
+        if self.stats_of_device(series) <= STATS_PER_REQUEST {
+            return vec![self.hours.clone()];
+        }
+        let hours = self.hours.end.0.abs_diff(self.hours.start.0) as usize;
+        let per_hour = self.size_of_device().div_ceil(hours.max(1)).saturating_mul(series);
+        let most = (STATS_PER_REQUEST / per_hour).max(1) as i32;
+        let (mut windows, mut start) = (Vec::new(), self.hours.start);
+        while start < self.hours.end {
+            // Whole days if possible: a store may keep the stats of a day together.
+            let end = if most < 24 { Hour(start.0 + most) } else { Day(Day::of(start).0 + most / 24).hours().start };
+            windows.push(start..end.min(self.hours.end));
+            start = end;
+        }
+        windows
+    }
+
+    /// Returns the number of hours of the steps before the hour `until`, at least 1.
+    pub(super) fn hours_until(&self, until: Hour) -> u32 {
+        let hours = self.grid.hours();
+        hours.start.0.abs_diff(until.min(hours.end).0.max(hours.start.0 + 1))
+    }
+
     /// Whether the answer needs the readings of an hour. `stored` has the stored stats of the hour.
     pub(super) fn needs_readings(&self, hour: Hour, stored: Option<&HourStats>, is_pending: bool) -> bool {
         if !self.grid.cuts_of(hour).is_empty() {
@@ -123,8 +175,22 @@ impl Plan {
         series.map(of_series).fold(0_usize, usize::saturating_add).saturating_mul(2)
     }
 
+    /// Fails if a device has more than `max` points. So far it has `found`, of the hours before `until`.
+    pub(super) fn check_points(&self, max: usize, found: usize, until: Hour) -> Result<(), QueryError> {
+        if found <= max {
+            return Ok(());
+        }
+        let share = f64::from(self.hours_until(until)) / f64::from(self.hours_until(self.hours.end));
+        Err(self.too_many_points_of(max, found, (found as f64 / share) as usize))
+    }
+
     pub(super) fn too_many_points(&self, max: usize, found: usize) -> QueryError {
-        let fits = self.step.with_fewer_points(found, max);
+        self.too_many_points_of(max, found, found)
+    }
+
+    /// Refuses the points that were found. All points are about `all`.
+    fn too_many_points_of(&self, max: usize, found: usize, all: usize) -> QueryError {
+        let fits = self.step.with_fewer_points(all, max);
         QueryError::TooManyPoints {
             max,
             found,

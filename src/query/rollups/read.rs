@@ -29,16 +29,15 @@ impl ReadBudget {
         Self { max, left: AtomicU64::new(max) }
     }
 
-    /// Takes `values` from the budget. Fails if too few are left.
-    pub(super) fn take(&self, values: u64, plan: &Plan) -> Result<(), QueryError> {
+    /// Takes `values` from the budget. Fails if too few are left. They are those of a device up to the hour
+    /// `until`.
+    pub(super) fn take(&self, values: u64, plan: &Plan, until: Hour) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(values));
         match taken {
             Ok(_) => Ok(()),
             Err(left) => {
                 let found = values + (self.max - left);
-                let hours = plan.grid.hours();
-                let hours = f64::from(hours.end.0.abs_diff(hours.start.0)) * self.max as f64 / found as f64;
-                let hours = hours as u64;
+                let hours = (f64::from(plan.hours_until(until)) * self.max as f64 / found as f64) as u64;
                 Err(QueryError::TooManyValues { max: self.max, found, hours })
             }
         }
@@ -98,8 +97,8 @@ fn wanted_values(contents: &Contents, series: &SeriesFilter) -> u64 {
     contents.samples().iter().filter(|sample| is_wanted[sample.metric as usize]).count() as u64
 }
 
-/// Reads the needed readings of a device, and splits them where steps begin. It holds one page of readings at
-/// a time.
+/// Reads the needed readings of some hours of a device, up to the hour `until`, and splits them where steps
+/// begin. It holds one page of readings at a time.
 pub(super) async fn read(
     queries: &Queries,
     deadline: Instant,
@@ -107,8 +106,9 @@ pub(super) async fn read(
     budget: &ReadBudget,
     device: &Arc<str>,
     hours: &Hours,
+    until: Hour,
 ) -> Result<Vec<Part>, QueryError> {
-    budget.take(hours.values, plan)?;
+    budget.take(hours.values, plan, until)?;
     let mut splitter = Splitter::new(&plan.grid, &plan.series);
     let mut expired = None;
     for (hour, contents) in hours.only_pending() {

@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::fold::fold_parts;
 use super::increase::{LOOK_BACK_MS, grown};
 use super::merge::{merge, repeated};
 use super::parts::Splitter;
@@ -73,31 +72,42 @@ fn page_of(
     page
 }
 
-/// The rollups of stored and pending readings, as [`Group::rollups_of`] makes them.
-fn rollups_of(plan: &Plan, stored: &[(Hour, Contents)], pending: Vec<(Hour, Contents)>, page: usize) -> Rollups {
-    let in_plan = |hour: &Hour| plan.hours.contains(hour);
-    let stored: Vec<_> = stored.iter().filter(|(hour, _)| in_plan(hour)).cloned().collect();
-    let pending = pending.into_iter().filter(|(hour, _)| in_plan(hour)).collect();
-    let hours = Hours::of(plan, stored_stats(&stored, &plan.series), pending);
-    let mut splitter = Splitter::new(&plan.grid, &plan.series);
-    for (hour, contents) in hours.only_pending() {
-        splitter.add(*hour, contents);
-    }
-    for run in hours.runs() {
-        let mut range_ms = run[0].0.start_ms()..run[run.len() - 1].0.end_ms();
-        while !range_ms.is_empty() {
-            let found = page_of(&stored, &range_ms, page, &plan.series);
-            let until_ms = found.complete_until_ms;
-            add_page(&mut splitter, found, range_ms.start, &hours.to_split);
-            range_ms.start = until_ms;
+/// The rollups of stored and pending readings, as [`Group::rollups_of`] makes them of a device with this many
+/// series, from pages with this many instants.
+fn rollups_of(
+    plan: &Plan,
+    stored: &[(Hour, Contents)],
+    pending: &[(Hour, Contents)],
+    (series, page): (usize, usize),
+) -> Rollups {
+    let mut folding = Folding::new(&plan.grid);
+    for window in plan.windows(series) {
+        let of_window = |of: &[(Hour, Contents)]| -> Vec<(Hour, Contents)> {
+            of.iter().filter(|(hour, _)| window.contains(hour)).cloned().collect()
+        };
+        let stored = of_window(stored);
+        let hours = Hours::of(plan, stored_stats(&stored, &plan.series), of_window(pending));
+        let mut splitter = Splitter::new(&plan.grid, &plan.series);
+        for (hour, contents) in hours.only_pending() {
+            splitter.add(*hour, contents);
         }
+        for run in hours.runs() {
+            let mut range_ms = run[0].0.start_ms()..run[run.len() - 1].0.end_ms();
+            while !range_ms.is_empty() {
+                let found = page_of(&stored, &range_ms, page, &plan.series);
+                let until_ms = found.complete_until_ms;
+                add_page(&mut splitter, found, range_ms.start, &hours.to_split);
+                range_ms.start = until_ms;
+            }
+        }
+        let mut parts = splitter.finish();
+        let repeated = repeated(&hours.stored, &hours.pending);
+        let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
+        parts.extend(merge(hours.stored, repeated, hours.pending, &plan.series).into_iter().map(part_of));
+        parts.sort_by_key(|part| part.ts_ms);
+        folding.add_parts(parts, plan.counts_increase());
     }
-    let mut parts = splitter.finish();
-    let repeated = repeated(&hours.stored, &hours.pending);
-    let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
-    parts.extend(merge(hours.stored, repeated, hours.pending, &plan.series).into_iter().map(part_of));
-    parts.sort_by_key(|part| part.ts_ms);
-    fold_parts(parts, &plan.grid, plan.counts_increase())
+    folding.finish()
 }
 
 /// The rollups of the readings by identity.
@@ -166,7 +176,7 @@ proptest! {
         step in prop::sample::select(vec!["5m", "1h", "2h", "6h", "8h", "1d", "1w", "1mo"]),
         offset_minutes in prop_oneof![Just(0), 0..480_i64],
         range in (-600..300_i64, 1..900_i64),
-        page in 1..9_usize,
+        sizes in (prop::sample::select(vec![1_usize, 700, 5_000, 100_000]), 1..9_usize),
     ) {
         let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
         let at = |values: Values| -> Values {
@@ -179,6 +189,7 @@ proptest! {
         let step = step.beginning_later(offset_minutes * 60_000 % step.usual_ms()).unwrap();
         let request = RollupsRequest {
             devices: Vec::new(),
+            known_series: None,
             from_ms: Some(from_ms),
             to_ms: from_ms + range.1 * 60_000,
             series,
@@ -191,7 +202,45 @@ proptest! {
         let plan = Plan::new(&request, &LIMITS).unwrap();
         let identities = stored.iter().chain(&pending).map(|&(ts_ms, metric, value)| ((metric, ts_ms), value));
         let expected = model_of(&plan, &identities.collect());
-        prop_assert_eq!(rollups_of(&plan, &by_hour(&stored), by_hour(&pending), page), expected);
+        let found = rollups_of(&plan, &by_hour(&stored), &by_hour(&pending), sizes);
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_request_to_the_store_has_few_stats_however_many_series_there_are() {
+    let plan = |step: &str| {
+        let request = RollupsRequest {
+            devices: Vec::new(),
+            known_series: None,
+            from_ms: Some(0),
+            to_ms: 30 * 24 * MS_PER_HOUR,
+            series: SeriesFilter::ALL,
+            step: step.parse().unwrap(),
+            zone: Zone::UTC,
+            columns: Columns::default(),
+            fill: Fill::None,
+            compare: None,
+        };
+        Plan::new(&request, &LIMITS).unwrap()
+    };
+    let hourly = plan("1h");
+    assert_eq!(hourly.groups(&[4; 50]).len(), 7, "few series: eight devices at once");
+    assert!(hourly.groups(&[]).is_empty());
+    assert_eq!(hourly.groups(&[500, 4, 4, 500, 0]), [0..1, 1..3, 3..4, 4..5]);
+    assert_eq!([4, 500].map(|series| hourly.windows(series).len()), [1, 6], "six windows of five days");
+    for (step, per_hour) in [("1h", 1), ("15m", 4)] {
+        let plan = plan(step);
+        for series in [0, 1, 92, 93, 500, 4_096, 40_000, 100_000] {
+            let windows = plan.windows(series);
+            assert_eq!((windows[0].start, windows[windows.len() - 1].end), (plan.hours.start, plan.hours.end));
+            assert!(windows.windows(2).all(|pair| pair[0].end == pair[1].start), "{windows:?}");
+            for window in windows {
+                let hours = (window.end.0 - window.start.0) as usize;
+                let is_small = hours * per_hour * series <= STATS_PER_REQUEST;
+                assert!(hours == 1 || is_small, "{series} series: {window:?}");
+            }
+        }
     }
 }
 
@@ -200,6 +249,7 @@ fn a_query_reads_only_the_hours_that_steps_cut() {
     let plan = |name: &str, step: &str| {
         let request = RollupsRequest {
             devices: Vec::new(),
+            known_series: None,
             from_ms: Some(0),
             to_ms: 3 * 24 * MS_PER_HOUR,
             series: SeriesFilter::ALL,
@@ -228,6 +278,7 @@ fn a_query_reads_only_the_hours_that_steps_cut() {
 fn a_value_that_is_stored_and_pending_counts_once_as_one_to_read() {
     let request = RollupsRequest {
         devices: Vec::new(),
+        known_series: None,
         from_ms: Some(0),
         to_ms: 3 * MS_PER_HOUR,
         series: SeriesFilter::new(["x"], []).unwrap(),
@@ -258,6 +309,7 @@ fn a_value_that_is_stored_and_pending_counts_once_as_one_to_read() {
 fn the_range_that_would_fit_is_a_part_of_the_steps() {
     let request = RollupsRequest {
         devices: Vec::new(),
+        known_series: None,
         from_ms: Some(0),
         to_ms: 100 * MS_PER_HOUR,
         series: SeriesFilter::ALL,
@@ -269,7 +321,7 @@ fn the_range_that_would_fit_is_a_part_of_the_steps() {
     };
     let plan = Plan::new(&request, &LIMITS).unwrap();
     assert!(plan.hours.start < Hour(0), "hours before the steps are read too");
-    let refused = ReadBudget::new(40).take(100, &plan).unwrap_err().to_string();
+    let refused = ReadBudget::new(40).take(100, &plan, plan.hours.end).unwrap_err().to_string();
     assert!(refused.contains("ask for about 40 hours at once"), "{refused}");
 }
 
@@ -278,6 +330,7 @@ fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
     let refused = |step: &str, days: i64| {
         let request = RollupsRequest {
             devices: Vec::new(),
+            known_series: None,
             from_ms: Some(0),
             to_ms: days * 24 * MS_PER_HOUR,
             series: SeriesFilter::ALL,
