@@ -102,6 +102,25 @@ async fn a_device_with_many_series_is_read_in_windows_and_refused_early() {
     assert!(refused.contains(of_two_days) && refused.contains("such as 1w"), "a day would be too short: {refused}");
 }
 
+#[tokio::test]
+async fn a_page_of_named_devices_ends_early_if_they_have_many_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics: Vec<Metric> = (0..2_100).map(|nth| Metric::from(&*format!("m{{l={nth:0480}}}"))).collect();
+    let ids = ["a", "b", "c"];
+    let store = store_of(folder.path(), &ids, 1, &metrics).await;
+    let queries = over(store, folder.path(), limits());
+    let all: Vec<Arc<str>> = ids.iter().map(|id| (*id).into()).collect();
+    for named in [None, Some(all)] {
+        let mut request = DevicesRequest::of_each(named, 0);
+        for (expected, next) in [(&ids[..2], Some("b")), (&ids[2..], None)] {
+            let page = queries.devices(DeviceScope::all(), &request).await.unwrap().body;
+            assert_eq!(page.devices.iter().map(|device| &*device.id).collect::<Vec<_>>(), expected);
+            assert_eq!(page.next.as_deref(), next);
+            request.after = next.map(str::to_owned);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_queries_of_one_request_have_one_deadline() {
     let folder = tempfile::tempdir().unwrap();

@@ -21,6 +21,9 @@ use crate::store::{DeviceList, DeviceSummary};
 /// The number of devices to fetch at once if the answer may not have all of them.
 const DEVICES_PER_FETCH: usize = 1_000;
 
+/// The number of named devices to fetch at once. Their series are in memory before their page is cut.
+const NAMED_PER_FETCH: usize = 100;
+
 /// How many pending devices are summed up before the size of the list is checked.
 const PENDING_PER_STEP: usize = 64;
 
@@ -33,10 +36,29 @@ pub(in crate::query) struct DevicePage {
     pub(in crate::query) partial: Option<Missing>,
 }
 
+impl DevicePage {
+    /// Ends the page early if its devices have many series. `bytes` is the size of those since the last cut.
+    fn cut(self, bytes: &mut usize) -> Self {
+        let mut list = DeviceList::default();
+        for summary in self.devices {
+            if !list.push(summary, bytes) {
+                *bytes = 0;
+                break;
+            }
+        }
+        Self { devices: list.devices, is_cut: list.is_cut, partial: self.partial }
+    }
+}
+
 /// Fetches the devices that may match a request, a page at a time.
 pub(super) enum Pages {
-    /// For a request with IDs: the stored IDs that are left, ascending.
-    Named(vec::IntoIter<Arc<str>>),
+    /// For a request with IDs.
+    Named {
+        /// The stored IDs that are left, ascending.
+        left: vec::IntoIter<Arc<str>>,
+        /// The bytes of the series of the pages since one ended early.
+        bytes: usize,
+    },
     Ranges {
         /// The ranges of stored IDs that are left, the next one last.
         ranges: Vec<IdRange>,
@@ -54,7 +76,7 @@ impl Pages {
             let to_stored = |id: &Arc<str>| scope.to_stored_id(id).ok().map(Arc::from);
             let mut stored: Vec<Arc<str>> = ids.iter().filter(is_left).filter_map(to_stored).collect();
             stored.sort_unstable();
-            return Self::Named(stored.into_iter());
+            return Self::Named { left: stored.into_iter(), bytes: 0 };
         }
         let mut ranges = scope.ranges(prefix);
         ranges.reverse();
@@ -65,7 +87,7 @@ impl Pages {
 
     pub(super) fn is_done(&self) -> bool {
         match self {
-            Self::Named(left) => left.len() == 0,
+            Self::Named { left, .. } => left.len() == 0,
             Self::Ranges { ranges, .. } => ranges.is_empty(),
         }
     }
@@ -76,14 +98,19 @@ impl Pages {
         deadline: Instant,
     ) -> Result<Option<DevicePage>, QueryError> {
         match self {
-            Self::Named(left) => {
-                let some: Vec<_> = left.by_ref().take(DEVICES_PER_FETCH).collect();
+            Self::Named { left, bytes } => {
+                let some: Vec<_> = left.by_ref().take(NAMED_PER_FETCH).collect();
                 if some.is_empty() {
                     return Ok(None);
                 }
                 let page = queries.page_of(deadline, some.clone());
                 let (page, described) = join(page, queries.operator_metadata(deadline, &some)).await;
-                Ok(Some(queries.with_operator_metadata(page?, described)?))
+                let page = queries.with_operator_metadata(page?, described)?.cut(bytes);
+                if let Some(last) = page.devices.last().filter(|_| page.is_cut) {
+                    let again = some.into_iter().filter(|device| *device > last.device);
+                    *left = again.chain(left.by_ref()).collect::<Vec<_>>().into_iter();
+                }
+                Ok(Some(page))
             }
             Self::Ranges { ranges, after, step } => {
                 let Some(range) = ranges.last() else { return Ok(None) };
