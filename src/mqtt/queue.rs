@@ -99,11 +99,13 @@ impl Verdict {
     }
 
     /// The rates that the admission has charged.
-    const fn charged(&self) -> Charged {
-        match self.outcome {
-            Outcome::Done | Outcome::Invalid => Charged::SenderAndDevices,
-            // The devices are over their limits, so no reading is charged to its device.
-            Outcome::OverQuota => Charged::Sender,
+    ///
+    /// If a device was over its limits, the devices are charged and judged again.
+    fn charged(&self) -> Charged {
+        if self.refusals.iter().any(|refusal| is_for_now(refusal.code)) {
+            Charged::Sender
+        } else {
+            Charged::SenderAndDevices
         }
     }
 }

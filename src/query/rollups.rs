@@ -209,12 +209,11 @@ impl Queries {
         let (now, before) = loop {
             let now = self.fitting(&work, scope, devices, Arc::clone(&plan), |_, rollups| rollups).await?;
             devices = &devices[..now.body.len()];
-            let before = match &earlier {
-                Some(plan) => self.fitting(&work, scope, devices, Arc::clone(plan), |_, rollups| rollups).await,
-                None => {
-                    let body = devices.iter().map(|_| Rollups::new()).collect();
-                    Ok(Answer { body, lagging: None, partial: None })
-                }
+            let before = if let Some(plan) = &earlier {
+                self.fitting(&work, scope, devices, Arc::clone(plan), |_, rollups| rollups).await
+            } else {
+                let body = devices.iter().map(|_| Rollups::new()).collect();
+                Ok(Answer { body, lagging: None, partial: None })
             };
             match before {
                 // All devices together have left too few values for the earlier steps of the first one.

@@ -18,10 +18,10 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts the datagrams that the kernel dropped at each socket.
 pub(super) struct KernelDrops {
-    /// The last count of drops, by the inode of the socket.
+    /// The last count of drops, by the inode of the socket; `None` until a passed socket is first seen.
     ///
     /// The counters of the kernel have 32 bits and wrap around.
-    seen: HashMap<u64, u32>,
+    seen: HashMap<u64, Option<u32>>,
     table: &'static str,
     counter: Counter,
     warned_at: Option<Instant>,
@@ -36,12 +36,10 @@ impl KernelDrops {
     pub(super) fn of(sockets: &[UdpSocket], are_passed: bool, counter: Counter) -> io::Result<Self> {
         let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };
-        let seen = sockets.iter().map(|socket| Ok((inode(socket)?, 0))).collect::<io::Result<_>>()?;
+        let first = (!are_passed).then_some(0);
+        let seen = sockets.iter().map(|socket| Ok((inode(socket)?, first))).collect::<io::Result<_>>()?;
         let mut drops = Self { seen, table, counter, warned_at: None };
-        let before = drops.since_last()?;
-        if !are_passed {
-            drops.counter.increment(before);
-        }
+        drops.update()?;
         Ok(drops)
     }
 
@@ -65,21 +63,15 @@ impl KernelDrops {
 
     /// Counts the drops since the last call, and returns their number.
     fn update(&mut self) -> io::Result<u64> {
-        let dropped = self.since_last()?;
-        self.counter.increment(dropped);
-        Ok(dropped)
-    }
-
-    /// The number of drops since the last call, which the caller counts.
-    fn since_last(&mut self) -> io::Result<u64> {
         let table = std::fs::read_to_string(self.table)?;
         let mut dropped = 0;
         for (inode, drops) in table.lines().filter_map(inode_and_drops) {
             if let Some(seen) = self.seen.get_mut(&inode) {
-                dropped += u64::from(drops.wrapping_sub(*seen));
-                *seen = drops;
+                dropped += u64::from(drops.wrapping_sub(seen.unwrap_or(drops)));
+                *seen = Some(drops);
             }
         }
+        self.counter.increment(dropped);
         Ok(dropped)
     }
 
@@ -150,7 +142,7 @@ mod tests {
             for (are_passed, expected) in [(false, dropped), (true, 0)] {
                 let counted = Arc::new(AtomicU64::new(0));
                 let mut drops = start(are_passed, Counter::from_arc(Arc::clone(&counted)));
-                assert_eq!(drops.update().expect("/proc is there"), 0, "before the start");
+                drops.update().expect("/proc is there");
                 assert_eq!(counted.load(Ordering::SeqCst), expected);
             }
         }
