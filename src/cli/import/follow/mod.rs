@@ -167,22 +167,18 @@ impl Lines<'_> {
             let head = std::mem::take(head);
             return self.begin(name, head);
         }
-        match &mut self.form {
-            Form::Csv(rows) => {
-                for (lines, before) in rows_of_lines(bytes, before) {
-                    let lines = Box::new(Cursor::new(lines.to_vec()));
-                    rows.append(source::decoded(lines, self.args.encoding), before);
-                    send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
-                }
-                rows.end_silent();
-                send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
-                Ok(!rows.holds_any())
-            }
-            _ => {
-                let lines = source::decoded(Box::new(Cursor::new(bytes.to_vec())), self.args.encoding);
-                self.add_ndjson(name, lines, before)
-            }
+        let Form::Csv(rows) = &mut self.form else {
+            let lines = source::decoded(Box::new(Cursor::new(bytes.to_vec())), self.args.encoding);
+            return self.add_ndjson(name, lines, before);
+        };
+        for (lines, before) in rows_of_lines(bytes, before) {
+            let lines = Box::new(Cursor::new(lines.to_vec()));
+            rows.append(source::decoded(lines, self.args.encoding), before);
+            send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         }
+        rows.end_silent();
+        send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
+        Ok(!rows.holds_any())
     }
 
     /// Finds the format and the columns once there is a row, and sends the rows.
@@ -446,7 +442,7 @@ mod tests {
     #[test]
     fn rows_of_the_repeated_hour_hold_the_place_until_all_devices_are_ended() {
         let rows = |device: &str, times: &[&str]| -> String {
-            times.iter().map(|time| format!("{device},2026-10-{time},1\n")).collect()
+            times.iter().map(|time| format!("{device},2026-10-{time},1\n")).collect::<Vec<_>>().concat()
         };
         let head = |device: &str| format!("device,time,v\n{}", rows(device, &["25 01:30", "25 02:30"]));
         sent(&["a.csv", "--tz", "Europe/Berlin"], |lines| {
