@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{BufRead, Chain, Cursor, Read};
+use std::time::Instant;
 
 use csv::StringRecord;
 use tidegauge::model::check_device_id;
@@ -264,9 +265,9 @@ impl<R: BufRead> Rows<R> {
 
     /// Ends the wait for devices that are silent, so that [`Self::next`] returns their held rows.
     ///
-    /// Only in a file that grows, whose rows are in the order of their times.
-    pub(super) fn end_silent(&mut self) {
-        self.resolved.extend(self.repeated.end_silent());
+    /// Only in a file that grows.
+    pub(super) fn end_silent(&mut self, now: Instant) {
+        self.resolved.extend(self.repeated.end_silent(now));
         self.resolved_from = first_line(&self.resolved);
     }
 

@@ -180,8 +180,9 @@ again, with the same header if it has none. With --progress, a later start conti
 renamed meanwhile, such as to press.csv.1 or press-20260421.csv, and is still in the same folder, not compressed. It \
 prints the names of compressed files that it skips, and does not count rows that it sends again. If the server has \
 another store by then, it prints that, and goes on. A row ends with its line. Rows of the hour that exists twice wait \
-for a later row of their device, or for one of another device a day later. SIGTERM ends it: what is read is sent, at \
-most within 10 seconds. Name the metrics with --metric, for the first rows may not have a number in each column.
+for a later row of their device. If none comes, they wait for a row of another device that is a day later, and for a \
+day at least. SIGTERM ends it: what is read is sent, at most within 10 seconds. Name the metrics with --metric, for \
+the first rows may not have a number in each column.
 
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \

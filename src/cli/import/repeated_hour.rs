@@ -10,13 +10,15 @@
 //! that place than between other rows.
 //!
 //! In a file that grows, a device may be silent for good. Its rows are held until another device has a row
-//! that is a day later.
+//! that is a day later, and for a day at least: the clock of the other device may be ahead, and the rows may
+//! have been sent late.
 //!
 //! A file may begin with its newest row. Then the times fall, and the first instants begin where they go
 //! forward.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Error, ErrorKind};
+use std::time::{Duration, Instant};
 
 use tidegauge::common::generations::Generations;
 
@@ -32,6 +34,8 @@ const ROW_BYTES: usize = 128;
 const SAME_HOUR_MS: i64 = 12 * 3_600_000;
 /// A device is silent if the last row of the file is so much later than its held rows.
 const SILENT_MS: i64 = 24 * 3_600_000;
+/// The last held row of a silent device was also read so long ago.
+const SILENT_FOR: Duration = Duration::from_millis(SILENT_MS as u64);
 
 /// A row whose local time exists twice.
 #[derive(Debug)]
@@ -72,10 +76,17 @@ struct Before {
     has_repeated: bool,
 }
 
+/// The held rows of a device.
+struct Waiting {
+    rows: Vec<Held>,
+    /// The first [`RepeatedHour::end_silent`] after the last row.
+    since: Option<Instant>,
+}
+
 /// The rows that are held, by device.
 pub(super) struct RepeatedHour {
     before: Generations<Box<str>, Before>,
-    held: HashMap<Box<str>, Vec<Held>>,
+    held: HashMap<Box<str>, Waiting>,
     /// The first line of each device that has held rows.
     first_lines: BTreeSet<u64>,
     bytes: usize,
@@ -106,7 +117,7 @@ impl RepeatedHour {
     /// # Errors
     /// When too many rows are held.
     pub(super) fn hold(&mut self, device: &str, row: Held) -> Result<Vec<Resolved>, Error> {
-        let last_ms = self.held.get(device).and_then(|held| held.last()).map(|last| last.twice.first_ms);
+        let last_ms = self.held.get(device).and_then(|held| held.rows.last()).map(|last| last.twice.first_ms);
         let is_other = last_ms.is_some_and(|last_ms| last_ms.abs_diff(row.twice.first_ms) > SAME_HOUR_MS as u64);
         let resolved = if is_other { self.end(device, Some(row.twice.first_ms)) } else { Vec::new() };
         self.bytes += row.bytes();
@@ -119,10 +130,11 @@ impl RepeatedHour {
             return Err(Error::new(ErrorKind::InvalidData, why));
         }
         if let Some(held) = self.held.get_mut(device) {
-            held.push(row);
+            held.rows.push(row);
+            held.since = None;
         } else {
             self.first_lines.insert(row.line);
-            self.held.insert(device.into(), vec![row]);
+            self.held.insert(device.into(), Waiting { rows: vec![row], since: None });
         }
         Ok(resolved)
     }
@@ -142,16 +154,20 @@ impl RepeatedHour {
         self.end_each(|_| true)
     }
 
-    /// Resolves the held rows of silent devices.
-    pub(super) fn end_silent(&mut self) -> Vec<Resolved> {
+    /// Resolves the held rows of silent devices. Call it whenever rows were read.
+    pub(super) fn end_silent(&mut self, now: Instant) -> Vec<Resolved> {
         let last_ms = self.last_ms;
-        self.end_each(|row| last_ms.saturating_sub(row.twice.second_ms) > SILENT_MS)
+        self.end_each(|Waiting { rows, since }| {
+            let waited = now.duration_since(*since.get_or_insert(now));
+            let is_long_ago = |row: &Held| last_ms.saturating_sub(row.twice.second_ms) > SILENT_MS;
+            waited >= SILENT_FOR && rows.iter().all(is_long_ago)
+        })
     }
 
-    /// Resolves the held rows of each device for whose rows `is_over` holds.
-    fn end_each(&mut self, is_over: impl Fn(&Held) -> bool) -> Vec<Resolved> {
-        let over = self.held.iter().filter(|(_, held)| held.iter().all(&is_over));
-        let mut devices: Vec<Box<str>> = over.map(|(device, _)| device.clone()).collect();
+    /// Resolves the held rows of each device for which `is_over` holds.
+    fn end_each(&mut self, mut is_over: impl FnMut(&mut Waiting) -> bool) -> Vec<Resolved> {
+        let over = self.held.iter_mut().filter_map(|(device, held)| is_over(held).then(|| device.clone()));
+        let mut devices: Vec<Box<str>> = over.collect();
         devices.sort_unstable();
         devices.iter().flat_map(|device| self.end(device, None)).collect()
     }
@@ -166,7 +182,7 @@ impl RepeatedHour {
     }
 
     fn end(&mut self, device: &str, after_ms: Option<i64>) -> Vec<Resolved> {
-        let Some(held) = self.held.remove(device) else { return Vec::new() };
+        let Some(Waiting { rows: held, .. }) = self.held.remove(device) else { return Vec::new() };
         self.first_lines.remove(&held[0].line);
         self.bytes -= held.iter().map(Held::bytes).sum::<usize>();
         let before = self.before.update(device, |before| *before);
@@ -299,18 +315,25 @@ mod tests {
 
     #[test]
     fn a_silent_device_is_ended_a_day_after_the_hour_and_lines_of_two_files_count_apart() {
+        const LATER: i64 = HOUR + SILENT_MS + 1;
         let mut hours = RepeatedHour::new();
         let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
+        let row = || Held { line: 7, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
         for device in ["silent", "d"] {
-            let row = Held { line: 7, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
-            assert!(hours.hold(device, row).unwrap().is_empty());
+            assert!(hours.hold(device, row()).unwrap().is_empty());
         }
-        for ms in [2 * HOUR, HOUR + SILENT_MS] {
+        let (start, short) = (Instant::now(), SILENT_FOR.saturating_sub(Duration::from_nanos(1)));
+        for (ms, waited) in [(LATER, Duration::ZERO), (LATER, short), (LATER - 1, SILENT_FOR)] {
             hours.pass("d", ms);
-            assert!(hours.end_silent().is_empty() && hours.holds_any(), "{ms}");
+            assert!(hours.end_silent(start + waited).is_empty() && hours.holds_any(), "{ms} {waited:?}");
         }
-        hours.pass("d", HOUR + SILENT_MS + 1);
-        assert!(hours.end_silent().iter().all(|(_, ms)| *ms == Err((7, 7))));
+        hours.pass("d", LATER);
+        assert!(hours.hold("silent", row()).unwrap().is_empty());
+        for waited in [SILENT_FOR, SILENT_FOR + short] {
+            assert!(hours.end_silent(start + waited).is_empty(), "the wait begins with the last row");
+        }
+        let ended = hours.end_silent(start + 2 * SILENT_FOR);
+        assert!(ended.len() == 2 && ended.iter().all(|(_, ms)| *ms == Err((7, 7))));
         assert!(!hours.holds_any() && hours.bytes == 0);
     }
 

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, Cursor, Read};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use tokio::sync::{mpsc, watch};
@@ -176,7 +176,7 @@ impl Lines<'_> {
             rows.append(source::decoded(lines, self.args.encoding), before);
             send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         }
-        rows.end_silent();
+        rows.end_silent(Instant::now());
         send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         Ok(!rows.holds_any())
     }
@@ -449,11 +449,29 @@ mod tests {
             assert!(!lines.add("a", head("silent").as_bytes(), 0).unwrap());
             lines.begin_file(false);
             assert!(!lines.add("a", head("d").as_bytes(), 0).unwrap());
-            for (time, before, is_over) in [("25 03:30", 3, false), ("26 02:30", 4, false), ("26 02:31", 5, true)] {
-                assert_eq!(lines.add("a", rows("d", &[time]).as_bytes(), before).unwrap(), is_over, "{time}");
+            for (time, before) in [("25 03:30", 3), ("26 02:31", 4)] {
+                assert!(!lines.add("a", rows("d", &[time]).as_bytes(), before).unwrap(), "{time}");
             }
+            let Form::Csv(rows) = &mut lines.form else { panic!("the file has rows") };
+            rows.end_silent(Instant::now() + Duration::from_secs(86_400));
+            assert!(lines.add("a", b"", 5).unwrap());
             assert_eq!(lines.progress.rejected(), (2, 0));
         });
+    }
+
+    #[test]
+    fn a_device_whose_clock_is_ahead_ends_no_other_device() {
+        let sent = sent(&["a.csv", "--tz", "Europe/Berlin"], |lines| {
+            let mut before = 0;
+            for time in ["01:59", "02:10", "02:50", "02:10", "02:50", "03:10"] {
+                let header = if before == 0 { "device,time,v\n" } else { "" };
+                let text = format!("{header}d,2026-10-25 {time},1\nahead,2026-10-27 12:00,1\n");
+                assert_eq!(lines.add("a", text.as_bytes(), before).unwrap(), !time.starts_with("02"), "{time}");
+                before += text.lines().count() as u64;
+            }
+            assert_eq!(lines.progress.rejected(), (0, 0));
+        });
+        assert_eq!(sent.matches("\"d\"").count(), 6, "{sent}");
     }
 
     #[test]
