@@ -112,7 +112,7 @@ fn follow(
         && rows.holds_any()
     {
         progress.note(&format!(
-            "{}: rows wait until the end of the hour that exists twice; they are sent after the next start",
+            "{}: rows of the hour that exists twice wait for later rows; they are sent after the next start",
             shown()
         ));
     }
