@@ -15,6 +15,7 @@ use self::growing_file::{GrowingFile, Step};
 use super::batch::{Batch, Batcher, Stopped};
 use super::columns::ColumnsError;
 use super::csv::{CsvError, Options, Outcome, Row, Rows};
+use super::encoding::Encoding;
 use super::notes::Place;
 use super::preamble::Preamble;
 use super::progress::Progress;
@@ -72,8 +73,8 @@ fn follow(
     let start = place.filter(|_| is_found).map_or(0, |place| place.done.line);
     let batcher = Batcher::new(queue, args.batch as usize, Arc::from(shown())).with_marks();
     let header = place.and_then(|place| place.done.header.clone());
-    let form = Form::Head(Vec::new());
-    let mut lines = Lines { args, progress, batcher, start, form, header, is_torn: false, repeated: None };
+    let (form, encoding) = (Form::Head(Vec::new()), args.encoding);
+    let mut lines = Lines { args, progress, batcher, start, form, encoding, header, is_torn: false, repeated: None };
     let mut is_cut = false;
     loop {
         for name in file.take_skipped() {
@@ -139,6 +140,8 @@ struct Lines<'a> {
     /// The line up to which all rows are sent already.
     start: u64,
     form: Form,
+    /// The encoding of the file: UTF-8 if it begins with a byte order mark.
+    encoding: Encoding,
     /// The lines up to the last header.
     ///
     /// If the program writes the header only once, the file has none after it was truncated, and may begin
@@ -168,12 +171,12 @@ impl Lines<'_> {
             return self.begin(name, head);
         }
         let Form::Csv(rows) = &mut self.form else {
-            let lines = source::decoded(Box::new(Cursor::new(bytes.to_vec())), self.args.encoding);
+            let lines = source::decoded(Box::new(Cursor::new(bytes.to_vec())), self.encoding);
             return self.add_ndjson(name, lines, before);
         };
         for (lines, before) in rows_of_lines(bytes, before) {
             let lines = Box::new(Cursor::new(lines.to_vec()));
-            rows.append(source::decoded(lines, self.args.encoding), before);
+            rows.append(source::decoded(lines, self.encoding), before);
             send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         }
         rows.end_silent(Instant::now());
@@ -187,6 +190,7 @@ impl Lines<'_> {
     fn begin(&mut self, name: &str, head: Vec<u8>) -> anyhow::Result<bool> {
         let ImportArgs { files, format, encoding, .. } = self.args;
         let source = source::begin(name.into(), &files[0], Box::new(Cursor::new(head.clone())), *format, *encoding)?;
+        self.encoding = if head.starts_with(UTF8_MARK) { Encoding::Utf8 } else { *encoding };
         if source.format == Format::Ndjson {
             self.form = Form::Ndjson;
             return self.add_ndjson(name, source.input, 0);
@@ -225,7 +229,7 @@ impl Lines<'_> {
             reject(self.progress, name, 1, why, line.trim_ascii_end());
             rows.append(Box::new(std::io::empty()), 1);
         } else if header.is_some() {
-            rows.append(source::decoded(Box::new(Cursor::new(first.to_vec())), *encoding), 0);
+            rows.append(self.decoded(name, first)?, 0);
         } else {
             self.keep_header(name, first)?;
         }
@@ -393,9 +397,10 @@ mod tests {
         let progress = Progress::start(None, false, true);
         let (queue, mut batches) = mpsc::channel(100);
         let batcher = Batcher::new(&queue, 100, "a".into()).with_marks();
-        let form = Form::Head(Vec::new());
-        let (args, progress) = (&args, &progress);
-        let mut lines = Lines { args, progress, batcher, start: 0, form, header: None, is_torn: false, repeated: None };
+        let (form, encoding) = (Form::Head(Vec::new()), args.encoding);
+        let (args, progress, start, header) = (&args, &progress, 0, None);
+        let mut lines =
+            Lines { args, progress, batcher, start, form, encoding, header, is_torn: false, repeated: None };
         add(&mut lines);
         lines.batcher.finish().unwrap();
         drop(lines);
@@ -416,6 +421,29 @@ mod tests {
         assert_eq!(lines, "{\"deviceId\":\"Öl\"}\n{\"deviceId\":\"Wärme\"}\n");
         let lines = sent(&["a.ndjson"], |lines| assert!(lines.add("a", "\u{feff}[]\n".as_bytes(), 0).unwrap()));
         assert_eq!(lines, "[]\n");
+    }
+
+    #[test]
+    fn all_lines_of_a_file_with_a_byte_order_mark_are_utf_8() {
+        let windows = |name: &'static str| [name, "--encoding", "windows-1252"];
+        let lines = sent(&windows("a.ndjson"), |lines| {
+            lines.add("a", "\u{feff}{\"deviceId\":\"Öl\"}\n".as_bytes(), 0).unwrap();
+            lines.add("a", "{\"deviceId\":\"Wärme\"}\n".as_bytes(), 1).unwrap();
+            lines.begin_file(false);
+            lines.add("a", b"[]\n", 0).unwrap();
+            lines.add("a", b"{\"deviceId\":\"K\xE4lte\"}\n", 1).unwrap();
+        });
+        let [oil, heat, cold] = ["Öl", "Wärme", "Kälte"].map(|device| format!("{{\"deviceId\":\"{device}\"}}\n"));
+        assert_eq!(lines, format!("{oil}{heat}[]\n{cold}"));
+        let row = |device: &str| format!("{device},1776693610,1\n");
+        let lines = sent(&windows("a.csv"), |lines| {
+            lines.add("a", format!("\u{feff}device,time,v\n{}", row("Öl")).as_bytes(), 0).unwrap();
+            lines.add("a", row("Wärme").as_bytes(), 2).unwrap();
+            lines.begin_file(false);
+            lines.add("a", format!("\u{feff}{}", row("Kälte")).as_bytes(), 0).unwrap();
+        });
+        let devices: Vec<_> = lines.lines().filter_map(|line| line.split('"').nth(3)).collect();
+        assert_eq!(devices, ["Öl", "Wärme", "Kälte"]);
     }
 
     #[test]
