@@ -1,6 +1,7 @@
 //! `tidegauge export` writes what the server has, `tidegauge import` brings it back to the bit, and an
 //! interrupted export or import continues.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -312,12 +313,12 @@ async fn a_time_before_now_is_one_instant_for_all_devices() {
     let answer = move |uri: Uri| {
         let query = uri.query().unwrap_or_default();
         let body = match uri.path() {
-            "/v1/devices" if query.contains("cursor") => r#"{"devices":[{"deviceId":"b"}],"next":null}"#,
-            "/v1/devices" => r#"{"devices":[{"deviceId":"a"}],"next":"a"}"#,
+            "/v1/devices" if query.contains("cursor") => r#"{"devices":[{"deviceId":"b"}],"next":null}"#.to_owned(),
+            "/v1/devices" => r#"{"devices":[{"deviceId":"a"}],"next":"a"}"#.to_owned(),
             _ => {
-                let from = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "from").expect("a range");
-                log.lock().expect("no panic").push(from.1.into_owned());
-                ""
+                let params: HashMap<String, String> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+                log.lock().expect("no panic").push(params["from"].clone());
+                format!("{{\"deviceId\":\"{}\",\"ts\":\"1\"}}\n", params["device"])
             }
         };
         async move { body }
@@ -332,6 +333,9 @@ async fn a_time_before_now_is_one_instant_for_all_devices() {
     let [first, second] = &asked[..] else { panic!("{asked:?}") };
     assert!(first == second && first.parse::<jiff::Timestamp>().is_ok(), "{asked:?}");
     assert!(done.stderr.contains(&format!("--from -24h is {first}; --resume needs --from {first}\n")), "{done:?}");
+    let again = run(&args).await;
+    let said = "exists: continue it with --resume";
+    assert!(again.code == Some(64) && again.stderr.contains(said) && !again.stderr.contains("-24h"), "{again:?}");
     let refused = run(&[&args[..], &["--resume"]].concat()).await;
     assert!(
         refused.code == Some(64) && refused.stderr.contains("--resume needs an instant in place of --from -24h"),

@@ -97,7 +97,7 @@ not have, and says if it has none that --prefix and --meta select.";
 
 /// Runs the export.
 pub(super) async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
-    args.fix_times(Clock::system().now_ms())?;
+    let fixed = args.fix_times(Clock::system().now_ms())?;
     let args = &args;
     let requests = Requests::to(&args.client)?;
     let counts = match &args.output {
@@ -105,6 +105,9 @@ pub(super) async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
         Some(path) => {
             let mut file = open(path, args.resume)?;
             let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
+            for (flag, text, instant) in &fixed {
+                eprintln!("tidegauge: {flag} {text} is {instant}; --resume needs {flag} {instant}");
+            }
             file.set_len(place.bytes)?;
             file.seek(SeekFrom::End(0))?;
             let written = write_all(args, &requests, place, BufWriter::new(&file)).await;
@@ -221,7 +224,10 @@ async fn write_page(
 
 impl ExportArgs {
     /// Replaces times before now by instants: the export sends many requests, one after another.
-    fn fix_times(&mut self, now_ms: i64) -> Result<(), Usage> {
+    ///
+    /// Returns the flag, the time before now, and the instant of each.
+    fn fix_times(&mut self, now_ms: i64) -> Result<Vec<(&'static str, String, String)>, Usage> {
+        let mut fixed = Vec::new();
         for (flag, time) in [("--from", &mut self.from), ("--to", &mut self.to)] {
             let Some(text) = time else { continue };
             let Some(ms) = relative_ms(text, now_ms) else { continue };
@@ -231,12 +237,9 @@ impl ExportArgs {
                 return Err(Usage(why));
             }
             let instant = rfc3339(ms);
-            if self.output.is_some() {
-                eprintln!("tidegauge: {flag} {text} is {instant}; --resume needs {flag} {instant}");
-            }
-            *text = instant;
+            fixed.push((flag, std::mem::replace(text, instant.clone()), instant));
         }
-        Ok(())
+        Ok(fixed)
     }
 
     /// The parameters of `GET /v1/devices` that select the devices.
