@@ -336,11 +336,17 @@ async fn a_time_before_now_is_one_instant_for_all_devices() {
     let again = run(&args).await;
     let said = "exists: continue it with --resume";
     assert!(again.code == Some(64) && again.stderr.contains(said) && !again.stderr.contains("-24h"), "{again:?}");
-    let refused = run(&[&args[..], &["--resume"]].concat()).await;
+    let resumed = [&args[..], &["--resume"]].concat();
+    let refused = run(&resumed).await;
     assert!(
         refused.code == Some(64) && refused.stderr.contains("--resume needs an instant in place of --from -24h"),
         "{refused:?}"
     );
+    for without_row in ["", "{\"deviceId\""] {
+        fs::write(&file, without_row).expect("the folder is writable");
+        let done = run(&resumed).await;
+        assert!(done.code == Some(0) && done.stderr.contains("--from -24h is "), "{without_row}: {done:?}");
+    }
     server.abort();
 }
 

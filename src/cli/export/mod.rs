@@ -86,7 +86,7 @@ for each value: deviceId,ts,series,value,metadata. `tidegauge import` reads both
 bits. GET and POST /v1/metadata copy what operators have set; standard error says if there is any.
 
 A time before now, such as -24h, is by the clock of this machine. It is one instant for all devices. With --output, \
-standard error has it, and --resume needs it in place of -24h.
+standard error has it. Once the file has a row, --resume needs it in place of -24h.
 
 Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
 have expired are not in it, and neither are their rollups: `tidegauge move` takes these along.
@@ -97,7 +97,7 @@ not have, and says if it has none that --prefix and --meta select.";
 
 /// Runs the export.
 pub(super) async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
-    let fixed = args.fix_times(Clock::system().now_ms())?;
+    let fixed = args.fix_times(Clock::system().now_ms());
     let args = &args;
     let requests = Requests::to(&args.client)?;
     let counts = match &args.output {
@@ -106,6 +106,11 @@ pub(super) async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
             let mut file = open(path, args.resume)?;
             let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
             for (flag, text, instant) in &fixed {
+                if place.next.is_some() {
+                    let why =
+                        format!("--resume needs an instant in place of {flag} {text}: the first export has printed it");
+                    return Err(Usage(why).into());
+                }
                 eprintln!("tidegauge: {flag} {text} is {instant}; --resume needs {flag} {instant}");
             }
             file.set_len(place.bytes)?;
@@ -226,20 +231,15 @@ impl ExportArgs {
     /// Replaces times before now by instants: the export sends many requests, one after another.
     ///
     /// Returns the flag, the time before now, and the instant of each.
-    fn fix_times(&mut self, now_ms: i64) -> Result<Vec<(&'static str, String, String)>, Usage> {
+    fn fix_times(&mut self, now_ms: i64) -> Vec<(&'static str, String, String)> {
         let mut fixed = Vec::new();
         for (flag, time) in [("--from", &mut self.from), ("--to", &mut self.to)] {
             let Some(text) = time else { continue };
             let Some(ms) = relative_ms(text, now_ms) else { continue };
-            if self.resume {
-                let why =
-                    format!("--resume needs an instant in place of {flag} {text}: the first export has printed it");
-                return Err(Usage(why));
-            }
             let instant = rfc3339(ms);
             fixed.push((flag, std::mem::replace(text, instant.clone()), instant));
         }
-        Ok(fixed)
+        fixed
     }
 
     /// The parameters of `GET /v1/devices` that select the devices.
