@@ -1,6 +1,8 @@
 //! Client certificates that the server accepts for a connection.
 
 use rustls::HandshakeKind;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::authority::Authority;
 use super::{BOTH, Folder, connect, failed, health, open};
@@ -58,16 +60,21 @@ async fn a_certificate_that_has_expired_is_refused_on_open_and_resumed_connectio
         assert_eq!(connection.ask(request.as_bytes()).await.0, 200, "{request}");
     }
     server.clock().set(IN_2100_S - now_ms() / 1_000);
-    let resumed = connect(&server, &client).await.expect("a connection");
-    assert_eq!(resumed.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
-    for mut connection in [connection, Connection::over(resumed)] {
-        for request in &requests {
-            let (status, _, body) = connection.ask(request.as_bytes()).await;
-            let body = String::from_utf8_lossy(&body);
-            assert!(status == 401 && body.contains("the client certificate has expired"), "{request}{status} {body}");
-        }
+    refused_as_expired(connection, &requests[0]).await;
+    for request in &requests {
+        let resumed = connect(&server, &client).await.expect("a connection");
+        assert_eq!(resumed.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
+        refused_as_expired(Connection::over(resumed), request).await;
     }
     health(&server, &folder.client(&BOTH, Some(&shown))).await.expect_err("its handshake fails");
+}
+
+/// Asserts that a request is refused for its certificate, and that its connection ends.
+async fn refused_as_expired(mut connection: Connection<TlsStream<TcpStream>>, request: &str) {
+    let (status, head, body) = connection.ask(request.as_bytes()).await;
+    let body = String::from_utf8_lossy(&body);
+    assert!(status == 401 && body.contains("the client certificate has expired"), "{request}{status} {body}");
+    assert!(head.contains("connection: close"), "a renewed certificate needs a new connection: {head}");
 }
 
 #[tokio::test]

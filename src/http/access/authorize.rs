@@ -312,6 +312,10 @@ impl Need {
                 response.headers_mut().append(header::WWW_AUTHENTICATE, basic);
             }
         }
+        // Only a new connection can have the renewed certificate.
+        if matches!(error, AccessError::Unauthenticated(AuthError::ExpiredCertificate)) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 }
