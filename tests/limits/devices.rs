@@ -31,10 +31,17 @@ async fn readings_of_a_device() {
     }
     let (request, answer) = late.last().expect("two a second are admitted");
     wait_for_retry_after(answer).await;
-    assert_eq!(ingest(&server, "greedy", request).await.status, 200, "all of it, and what was accepted is there once");
-    let refusals = late.len() as u64;
+    let (mut again, mut refusals) = (ingest(&server, "greedy", request).await, late.len() as u64);
+    // A device is charged at the end of a request. So some may have been charged after the answer that gave the
+    // wait; none is now.
+    if again.status == 429 {
+        refusals += 1;
+        wait_for_retry_after(&again).await;
+        again = ingest(&server, "greedy", request).await;
+    }
+    assert_eq!(again.status, 200, "all of it, and what was accepted is there once");
     let stored = server.settled().await.count("tidegauge_readings_stored_total");
-    assert_eq!(stored, 1_000 + 1 + 20 + (20 - refusals) + 1);
+    assert_eq!(stored, 1_000 + 1 + 20 + (20 - late.len() as u64) + 1);
     assert_eq!(limited(&server.metrics().await, Limit::DeviceReadings), 2 + refusals);
 }
 
