@@ -32,8 +32,7 @@ async fn readings_of_a_device() {
     let (request, answer) = late.last().expect("two a second are admitted");
     wait_for_retry_after(answer).await;
     let (mut again, mut refusals) = (ingest(&server, "greedy", request).await, late.len() as u64);
-    // A device is charged at the end of a request. So some may have been charged after the answer that gave the
-    // wait; none is now.
+    // Requests charge the device at their end: one may have ended after this answer. By now all have.
     if again.status == 429 {
         refusals += 1;
         wait_for_retry_after(&again).await;
