@@ -5,8 +5,9 @@
 //! this is every hour; with local days in `Asia/Kathmandu` (UTC+5:45), it is one hour of each day. Increases
 //! of counters also need the readings of hours that may hide a restart.
 //!
-//! Before the first reading of a device is read, the stats tell how many readings the device needs. Readings
-//! are read a page at a time.
+//! Stats tell how many readings are needed before the first of them is read: for all hours of a device, or
+//! for one window of hours after the other if the device has very many series. Readings are read a page at a
+//! time.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -207,6 +208,7 @@ impl Queries {
         let earlier = Plan::earlier(request, &alignment).map(Arc::new);
         let mut devices = &request.devices[..];
         let (now, before) = loop {
+            let asked = devices.len();
             let now = self.fitting(&work, scope, devices, Arc::clone(&plan), |_, rollups| rollups).await?;
             devices = &devices[..now.body.len()];
             let before = if let Some(plan) = &earlier {
@@ -216,9 +218,10 @@ impl Queries {
                 Ok(Answer { body, lagging: None, partial: None })
             };
             match before {
-                // All devices together have left too few values for the earlier steps of the first one.
-                Err(QueryError::TooManyValues { .. }) if devices.len() > 1 => {
-                    devices = &devices[..devices.len() / 2];
+                // All devices together, also one that did not fit, have left too few values for the earlier
+                // steps of the first one.
+                Err(QueryError::TooManyValues { .. }) if asked > 1 => {
+                    devices = &devices[..devices.len().div_ceil(2).min(asked - 1)];
                     work.budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
                 }
                 before => break (now, before?),

@@ -102,6 +102,29 @@ async fn a_device_with_many_series_is_read_in_windows_and_refused_early() {
     assert!(refused.contains(of_two_days) && refused.contains("such as 1w"), "a day would be too short: {refused}");
 }
 
+/// The device `b` is read in windows of six hours. It takes values of two windows before it is refused.
+#[tokio::test]
+async fn a_device_that_does_not_fit_leaves_the_comparison_of_another_its_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_of(folder.path(), &["a", "b"], 36, &["m".into()]).await;
+    let request = RollupsRequest {
+        devices: vec!["a".into(), "b".into()],
+        known_series: Some(vec![1, 5_000]),
+        from_ms: Some(12 * MS_PER_HOUR),
+        to_ms: 36 * MS_PER_HOUR,
+        series: SeriesFilter::ALL,
+        step: "30m".parse().unwrap(),
+        zone: Zone::UTC,
+        columns: Columns::default(),
+        fill: Fill::None,
+        compare: Some(Earlier::Days(1)),
+    };
+    let mut queries = over(store, folder.path(), limits());
+    queries.limits.max_values_read = 24 + 12; // of the steps of `a`, and of the earlier ones
+    let found = queries.rollups(DeviceScope::all(), &request, |at, _, _| at).await.unwrap();
+    assert_eq!(found.body, [0], "the page has `a`, and ends before `b`");
+}
+
 #[tokio::test]
 async fn a_page_of_named_devices_ends_early_if_they_have_many_series() {
     let folder = tempfile::tempdir().unwrap();
