@@ -530,7 +530,7 @@ impl Group {
         has_failed: bool,
     ) -> Result<Rollups, QueryError> {
         let Self { queries, plan, windows, .. } = self;
-        let (mut folding, mut first) = (Folding::new(&plan.grid), Some(stored));
+        let (mut folding, mut first, mut expired) = (Folding::new(&plan.grid), Some(stored), None);
         for window in windows {
             let stored = match first.take() {
                 Some(stored) => stored,
@@ -539,13 +539,17 @@ impl Group {
             };
             let later = pending.split_off(pending.partition_point(|(hour, _)| *hour < window.end));
             let pending = std::mem::replace(&mut pending, later);
-            self.fold(&mut folding, device, stored, pending, window.end).await?;
+            match self.fold(&mut folding, device, stored, pending, window.end).await {
+                // A later window may lack readings too, and the error names the last hour of all.
+                Err(error @ QueryError::ReadingsExpired { .. }) => expired = Some(error),
+                folded => folded?,
+            }
             if windows.len() > 1 {
                 plan.check_points(queries.limits.max_points, folding.points(), window.end)?;
                 tokio::task::yield_now().await;
             }
         }
-        Ok(folding.finish())
+        expired.map_or_else(|| Ok(folding.finish()), Err)
     }
 
     /// Folds the next hours of a device, up to the hour `until`.

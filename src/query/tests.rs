@@ -102,6 +102,30 @@ async fn a_device_with_many_series_is_read_in_windows_and_refused_early() {
     assert!(refused.contains(of_two_days) && refused.contains("such as 1w"), "a day would be too short: {refused}");
 }
 
+/// The device is read in windows of 13 hours. Each has hours in which a step begins.
+#[tokio::test]
+async fn the_last_hour_without_readings_is_that_of_all_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_of(folder.path(), &["d"], 48, &["m".into()]).await;
+    assert_eq!(store.expire_readings(100 * MS_PER_HOUR).await.unwrap(), 48);
+    let step: Step = "2h".parse().unwrap();
+    let request = RollupsRequest {
+        devices: vec!["d".into()],
+        known_series: Some(vec![5_000]),
+        from_ms: Some(0),
+        to_ms: 48 * MS_PER_HOUR,
+        series: SeriesFilter::ALL,
+        step: step.beginning_later(MS_PER_HOUR / 2).unwrap(),
+        zone: Zone::UTC,
+        columns: Columns::default(),
+        fill: Fill::None,
+        compare: None,
+    };
+    let queries = over(store, folder.path(), limits());
+    let refused = queries.rollups(DeviceScope::all(), &request, |_, _, _| ()).await.unwrap_err().to_string();
+    assert!(refused.starts_with("the readings of the hour from 1970-01-02T22:00:00.000Z have expired"), "{refused}");
+}
+
 /// The device `b` is read in windows of six hours. It takes values of two windows before it is refused.
 #[tokio::test]
 async fn a_device_that_does_not_fit_leaves_the_comparison_of_another_its_values() {
