@@ -250,7 +250,7 @@ impl Queries {
         let DevicesRequest { selection, limit, now_ms, .. } = request;
         let begun = Instant::now();
         let until = begun + deadline.saturating_duration_since(begun) / 2;
-        let mut pages = Pages::new(scope, request);
+        let mut pages = Pages::new(scope, request, keeping);
         let (mut found, mut partial) = (Vec::new(), None);
         let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);
         let (mut last_found, mut last_looked_at) = (None, None);
@@ -409,6 +409,27 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::query::tests::{limits, over, store_of};
+
+    #[tokio::test]
+    async fn only_pages_of_entries_with_many_series_end_early_and_the_next_has_no_more_devices() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics: Vec<Metric> = (0..2_100).map(|nth| Metric::from(&*format!("m{{l={nth:0480}}}"))).collect();
+        let ids = ["a", "b", "c", "d", "e"];
+        let queries = over(store_of(folder.path(), &ids, 1, &metrics).await, folder.path(), limits());
+        let request = DevicesRequest::of_each(Some(ids.iter().map(|id| (*id).into()).collect()), 0);
+        for (keeping, expected) in
+            [(Keeping::Ids, vec![(5, false, 100)]), (Keeping::Entries, vec![(2, true, 2), (2, true, 2), (1, false, 4)])]
+        {
+            let mut pages = Pages::new(DeviceScope::all(), &request, keeping);
+            let mut found = Vec::new();
+            while let Some(page) = pages.next(&queries, queries.deadline()).await.unwrap() {
+                let Pages::Named { step, .. } = pages else { panic!("the request has IDs") };
+                found.push((page.devices.len(), page.is_cut, step));
+            }
+            assert_eq!(found, expected, "{keeping:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_page_ends_with_the_last_device_that_was_looked_at_in_time() {

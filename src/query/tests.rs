@@ -56,7 +56,7 @@ pub(crate) const fn limits() -> Limits {
 }
 
 /// A store with one value of each metric in each hour of each device: the number of the hour.
-async fn store_of(dir: &Path, devices: &[&str], hours: i32, metrics: &[Metric]) -> Arc<SqliteStore> {
+pub(super) async fn store_of(dir: &Path, devices: &[&str], hours: i32, metrics: &[Metric]) -> Arc<SqliteStore> {
     let store = SqliteStore::open(&dir.join("tidegauge.sqlite")).unwrap();
     let sample = |hour: i32, metric: u32| (Sample { value: f64::from(hour), offset: 5, metric }, metric == 0);
     for device in devices {

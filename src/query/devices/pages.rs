@@ -11,7 +11,7 @@ use futures_util::future::join;
 use tokio::time::Instant;
 
 use super::super::{Missing, Queries, QueryError, blocking};
-use super::{DeviceSelection, DevicesRequest};
+use super::{DeviceSelection, DevicesRequest, Keeping};
 use crate::access::{DeviceScope, IdRange};
 use crate::flush::Pipeline;
 use crate::model::Hour;
@@ -21,7 +21,7 @@ use crate::store::{DeviceList, DeviceSummary};
 /// The number of devices to fetch at once if the answer may not have all of them.
 const DEVICES_PER_FETCH: usize = 1_000;
 
-/// The number of named devices to fetch at once. Their series are in memory before their page is cut.
+/// The most named devices to fetch at once. Their series are in memory before their page is cut.
 const NAMED_PER_FETCH: usize = 100;
 
 /// How many pending devices are summed up before the size of the list is checked.
@@ -56,8 +56,10 @@ pub(super) enum Pages {
     Named {
         /// The stored IDs that are left, ascending.
         left: vec::IntoIter<Arc<str>>,
-        /// The bytes of the series of the pages since one ended early.
-        bytes: usize,
+        /// The number of devices to fetch next.
+        step: usize,
+        /// The bytes of the series of the pages since one ended early. `None`: no page ends early.
+        bytes: Option<usize>,
     },
     Ranges {
         /// The ranges of stored IDs that are left, the next one last.
@@ -68,7 +70,7 @@ pub(super) enum Pages {
 }
 
 impl Pages {
-    pub(super) fn new(scope: &DeviceScope, request: &DevicesRequest) -> Self {
+    pub(super) fn new(scope: &DeviceScope, request: &DevicesRequest, keeping: Keeping) -> Self {
         let DeviceSelection { ids, prefix, .. } = &request.selection;
         let after = request.after.as_deref();
         if let Some(ids) = ids {
@@ -76,7 +78,8 @@ impl Pages {
             let to_stored = |id: &Arc<str>| scope.to_stored_id(id).ok().map(Arc::from);
             let mut stored: Vec<Arc<str>> = ids.iter().filter(is_left).filter_map(to_stored).collect();
             stored.sort_unstable();
-            return Self::Named { left: stored.into_iter(), bytes: 0 };
+            let bytes = (keeping == Keeping::Entries).then_some(0);
+            return Self::Named { left: stored.into_iter(), step: NAMED_PER_FETCH, bytes };
         }
         let mut ranges = scope.ranges(prefix);
         ranges.reverse();
@@ -98,18 +101,23 @@ impl Pages {
         deadline: Instant,
     ) -> Result<Option<DevicePage>, QueryError> {
         match self {
-            Self::Named { left, bytes } => {
-                let some: Vec<_> = left.by_ref().take(NAMED_PER_FETCH).collect();
+            Self::Named { left, step, bytes } => {
+                let some: Vec<_> = left.by_ref().take(*step).collect();
                 if some.is_empty() {
                     return Ok(None);
                 }
                 let page = queries.page_of(deadline, some.clone());
                 let (page, described) = join(page, queries.operator_metadata(deadline, &some)).await;
-                let page = queries.with_operator_metadata(page?, described)?.cut(bytes);
+                let mut page = queries.with_operator_metadata(page?, described)?;
+                if let Some(bytes) = bytes {
+                    page = page.cut(bytes);
+                }
                 if let Some(last) = page.devices.last().filter(|_| page.is_cut) {
                     let again = some.into_iter().filter(|device| *device > last.device);
                     *left = again.chain(left.by_ref()).collect::<Vec<_>>().into_iter();
                 }
+                // The next devices may have as many series. So few of them are fetched in vain.
+                *step = if page.is_cut { page.devices.len() } else { NAMED_PER_FETCH.min(2 * *step) };
                 Ok(Some(page))
             }
             Self::Ranges { ranges, after, step } => {
