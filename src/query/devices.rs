@@ -363,10 +363,16 @@ impl Queries {
     }
 }
 
+/// Returns the most series of a device that `series` selects. If it does not name whole series, this is the
+/// most that the device index keeps.
+pub(super) fn most_series(series: &SeriesFilter) -> usize {
+    series.texts().map_or(MAX_METRICS, Iterator::count)
+}
+
 /// Returns how many of the series that `series` selects a device may have.
 pub(super) fn wanted_series(entry: &DeviceSummary, series: &SeriesFilter) -> usize {
     if entry.has_more_series {
-        return MAX_METRICS;
+        return most_series(series);
     }
     entry.series.iter().filter(|of_device| series.matches(&of_device.metric)).count()
 }

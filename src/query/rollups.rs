@@ -26,8 +26,8 @@ use self::merge::{MetricsOfHour, merge, repeated};
 use self::parts::Part;
 use self::plan::Plan;
 use self::read::{Hours, ReadBudget};
-use super::devices::wanted_series;
-use super::{Answer, MAX_METRICS, Missing, Queries, QueryError, joined};
+use super::devices::{most_series, wanted_series};
+use super::{Answer, Missing, Queries, QueryError, joined};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
 use crate::store::{DeviceSummary, HourStats, Store, StoreError};
@@ -71,7 +71,7 @@ pub const STATS_AT_ONCE: usize = 200_000;
 const STATS_PER_REQUEST: usize = STATS_AT_ONCE / REQUESTS_AT_ONCE;
 
 /// The most devices whose series are looked up in the device index at once.
-const DEVICES_PER_LOOKUP: usize = 200;
+const DEVICES_PER_LOOKUP: usize = 100;
 
 /// The most requests to the store that a query has in flight. While the store answers one, the answer to
 /// another is decoded and converted.
@@ -108,11 +108,11 @@ pub struct RollupsRequest {
 }
 
 /// The deadline, the budget and the numbers of series that all reads of one query share.
-struct Work<'r> {
+struct Work {
     deadline: Instant,
     budget: Arc<ReadBudget>,
-    /// How many wanted series each device may have, as in [`RollupsRequest::known_series`].
-    known_series: Option<&'r [usize]>,
+    /// How many wanted series each device of the request may have.
+    series: Vec<usize>,
 }
 
 /// The devices of a query that one request to the store reads.
@@ -193,7 +193,7 @@ impl Queries {
     ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
         let plan = Arc::new(Plan::new(request, &self.limits)?);
-        let mut work = self.work(request.known_series.as_deref());
+        let mut work = self.work(scope, request, &plan).await?;
         let Some(earlier) = request.compare else {
             let convert = {
                 let plan = Arc::clone(&plan);
@@ -247,7 +247,7 @@ impl Queries {
     /// Returns converted rollups of the first devices: as many as fit into an answer.
     async fn fitting<T: Send + 'static>(
         &self,
-        work: &Work<'_>,
+        work: &Work,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
@@ -289,7 +289,7 @@ impl Queries {
     ) -> Result<Answer<(Vec<Compared>, LocalTime)>, QueryError> {
         let max = self.limits.max_points;
         let plan = Arc::new(Plan::new(request, &self.limits)?);
-        let (work, devices) = (self.work(request.known_series.as_deref()), &request.devices);
+        let (work, devices) = (self.work(scope, request, &plan).await?, &request.devices);
         let now = self.folded(&work, scope, devices, Arc::clone(&plan), group_of).await?;
         let Answer { body: mut groups, mut lagging, mut partial } = now;
         let local = plan.grid.local_time().clone();
@@ -318,7 +318,7 @@ impl Queries {
     /// Returns the rollups of each group: those of its devices folded into one.
     async fn folded(
         &self,
-        work: &Work<'_>,
+        work: &Work,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
@@ -356,7 +356,7 @@ impl Queries {
         let HoursRequest { range_ms, series, columns } = hours;
         let request = RollupsRequest {
             devices: Vec::new(),
-            known_series: None,
+            known_series: Some(vec![0; devices.len()]), // no limit
             from_ms: Some(range_ms.start),
             to_ms: range_ms.end,
             series,
@@ -372,8 +372,8 @@ impl Queries {
             let (at, rollups) = of_device?;
             Ok(take(at, rollups))
         };
-        let unlimited = vec![0; devices.len()];
-        self.each_device(&self.work(Some(&unlimited)), scope, devices, plan, convert, take).await
+        let work = self.work(scope, &request, &plan).await?;
+        self.each_device(&work, scope, devices, plan, convert, take).await
     }
 
     /// Passes the converted rollups of each device to `take`, in the order of devices.
@@ -387,56 +387,49 @@ impl Queries {
     /// the order of the devices.
     async fn each_device<T: Send + 'static>(
         &self,
-        work: &Work<'_>,
+        work: &Work,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
         convert: impl Fn(usize, Rollups) -> Result<T, QueryError> + Send + Sync + 'static,
         mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError>,
     ) -> Result<Answer<()>, QueryError> {
-        let Work { deadline, budget, known_series } = work;
+        let Work { deadline, budget, series } = work;
         let devices = stored_ids(scope, devices)?;
         let at_once = (HOURS_AT_ONCE / plan.size_of_device().max(HOURS_PER_REQUEST)).clamp(1, REQUESTS_AT_ONCE);
         let at_once = if plan.reads { 1 } else { at_once };
         let lagging = self.catch_up().await;
 
+        let groups = plan.groups(&series[..devices.len()]);
+        let has_one_group = groups.len() == 1;
         let convert = Arc::new(convert);
-        let (mut is_pending, mut failed) = (false, None);
-        let per_lookup = if known_series.is_some() { devices.len().max(1) } else { DEVICES_PER_LOOKUP };
-        for (nth, devices) in devices.chunks(per_lookup).enumerate() {
-            let series = match known_series {
-                Some(known) => Cow::Borrowed(&known[..devices.len()]),
-                None => Cow::Owned(self.look_up_series(*deadline, devices, &plan).await),
+        let groups = groups.into_iter().map(|group| {
+            let group = Group {
+                queries: self.clone(),
+                deadline: *deadline,
+                windows: plan.windows(series[group.start]),
+                first: group.start,
+                devices: devices[group].to_vec(),
+                plan: Arc::clone(&plan),
+                budget: Arc::clone(budget),
             };
-            let groups = plan.groups(&series);
-            let has_one_group = groups.len() == 1;
-            let groups = groups.into_iter().map(|group| {
-                let group = Group {
-                    queries: self.clone(),
-                    deadline: *deadline,
-                    windows: plan.windows(series[group.start]),
-                    first: nth * per_lookup + group.start,
-                    devices: devices[group].to_vec(),
-                    plan: Arc::clone(&plan),
-                    budget: Arc::clone(budget),
-                };
-                let converted = group.converted(Arc::clone(&convert));
-                async move {
-                    if has_one_group {
-                        return converted.await; // a task of its own would take longer
-                    }
-                    joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
+            let converted = group.converted(Arc::clone(&convert));
+            async move {
+                if has_one_group {
+                    return converted.await; // a task of its own would take longer
                 }
-            });
-            let mut groups = stream::iter(groups.collect::<Vec<_>>()).buffered(at_once);
-            while let Some(group) = groups.next().await {
-                let group = group?;
-                is_pending |= group.is_pending;
-                failed = failed.or(group.failed);
-                for of_device in group.devices {
-                    if take(of_device)?.is_break() {
-                        return Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) });
-                    }
+                joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
+            }
+        });
+        let mut groups = stream::iter(groups.collect::<Vec<_>>()).buffered(at_once);
+        let (mut is_pending, mut failed) = (false, None);
+        while let Some(group) = groups.next().await {
+            let group = group?;
+            is_pending |= group.is_pending;
+            failed = failed.or(group.failed);
+            for of_device in group.devices {
+                if take(of_device)?.is_break() {
+                    return Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) });
                 }
             }
         }
@@ -446,23 +439,31 @@ impl Queries {
         }
     }
 
-    fn work<'r>(&self, known_series: Option<&'r [usize]>) -> Work<'r> {
-        let budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
-        Work { deadline: self.deadline(), budget, known_series }
+    /// Begins the work on a request. Looks up the numbers of series, unless the request has them.
+    async fn work(&self, scope: &DeviceScope, request: &RollupsRequest, plan: &Plan) -> Result<Work, QueryError> {
+        let deadline = self.deadline();
+        let series = match &request.known_series {
+            Some(known) => known.clone(),
+            None => self.look_up_series(deadline, &stored_ids(scope, &request.devices)?, plan).await,
+        };
+        Ok(Work { deadline, budget: Arc::new(ReadBudget::new(self.limits.max_values_read)), series })
     }
 
     /// Returns how many wanted series each device may have, as far as the device index knows.
     ///
     /// The result is 0 for all if they have few stats in any case.
     async fn look_up_series(&self, deadline: Instant, devices: &[Arc<str>], plan: &Plan) -> Vec<usize> {
-        if devices.len() * plan.size_of_device() <= STATS_AT_ONCE / MAX_METRICS {
+        if plan.has_few_stats(devices.len()) {
             return vec![0; devices.len()];
         }
-        let Ok(found) = self.ask(deadline, self.store.entries_of(devices)).await else {
-            return vec![MAX_METRICS; devices.len()];
-        };
-        let of_entry = |entry: &DeviceSummary| (Arc::clone(&entry.device), wanted_series(entry, &plan.series));
-        let known: HashMap<Arc<str>, usize> = found.devices.iter().map(of_entry).collect();
+        let mut known: HashMap<Arc<str>, usize> = HashMap::new();
+        for some in devices.chunks(DEVICES_PER_LOOKUP) {
+            let Ok(found) = self.ask(deadline, self.store.entries_of(some)).await else {
+                return vec![most_series(&plan.series); devices.len()];
+            };
+            let of_entry = |entry: &DeviceSummary| (Arc::clone(&entry.device), wanted_series(entry, &plan.series));
+            known.extend(found.devices.iter().map(of_entry));
+        }
         devices.iter().map(|device| known.get(device).copied().unwrap_or_default()).collect()
     }
 

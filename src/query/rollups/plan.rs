@@ -4,8 +4,12 @@ use std::ops::Range;
 
 use super::compare::Alignment;
 use super::increase::{LOOK_BACK_MS, growth_of};
-use super::{Column, Columns, Fill, Grid, HOURS_PER_REQUEST, Rollups, RollupsRequest, STATS_PER_REQUEST, Step};
+use super::{
+    Column, Columns, Fill, Grid, HOURS_PER_REQUEST, REQUESTS_AT_ONCE, Rollups, RollupsRequest, STATS_AT_ONCE,
+    STATS_PER_REQUEST, Step,
+};
 use crate::model::{Day, Hour, MS_PER_HOUR, Metric, SeriesFilter};
+use crate::query::devices::most_series;
 use crate::query::{Limits, QueryError};
 use crate::store::HourStats;
 
@@ -82,13 +86,25 @@ impl Plan {
         self.size_of_device().saturating_mul(series)
     }
 
+    /// The most devices of one request to the store.
+    fn most_devices(&self) -> usize {
+        (HOURS_PER_REQUEST / self.size_of_device().max(1)).max(1)
+    }
+
+    /// Whether the requests to the store for so many devices have few stats at once, however many series the
+    /// devices have.
+    pub(super) fn has_few_stats(&self, devices: usize) -> bool {
+        let at_once = devices.min(REQUESTS_AT_ONCE * self.most_devices());
+        self.stats_of_device(most_series(&self.series)).saturating_mul(at_once) <= STATS_AT_ONCE
+    }
+
     /// Divides devices into groups, each for one request to the store. `series` has the most series of each
     /// device.
     ///
     /// A device with more than [`STATS_PER_REQUEST`] stats has a group of its own, which is read in several
     /// [windows](Self::windows).
     pub(super) fn groups(&self, series: &[usize]) -> Vec<Range<usize>> {
-        let most = (HOURS_PER_REQUEST / self.size_of_device().max(1)).max(1);
+        let most = self.most_devices();
         let (mut groups, mut first, mut stats) = (Vec::new(), 0, 0_usize);
         for (at, series) in series.iter().enumerate() {
             let more = self.stats_of_device(*series);

@@ -10,6 +10,7 @@ use super::zone::tests::zone;
 use super::*;
 use crate::model::{Contents, Hour, MS_PER_HOUR, Sample, ValueAt};
 use crate::query::Limits;
+use crate::query::tests::{limits, over, store_of};
 use crate::store::{FirstReadings, HourStats};
 
 /// The instant, the metric (x, y or z) and the value of readings.
@@ -241,6 +242,40 @@ fn a_request_to_the_store_has_few_stats_however_many_series_there_are() {
                 assert!(hours == 1 || is_small, "{series} series: {window:?}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn series_are_looked_up_unless_there_are_few_stats_in_any_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_of(folder.path(), &["d"], 1, &["m{a=1}".into(), "m{a=2}".into()]).await;
+    let queries = over(store, folder.path(), limits());
+    let unknown = |number: usize| (0..number).map(|nth| Arc::<str>::from(format!("x{nth}")));
+    for (others, hours, metric, expected) in [
+        (0, 48, None, 0),
+        (0, 49, None, 2),
+        (48, 1, None, 2),
+        (150, 720, Some("m"), 2),
+        (150, 720, Some("m{a=1}"), 0),
+        (150, 20_000, Some("m{a=1}"), 0),
+        (150, 90_000, Some("m{a=1}"), 1),
+    ] {
+        let request = RollupsRequest {
+            devices: unknown(others).chain(["d".into()]).collect(),
+            known_series: None,
+            from_ms: Some(0),
+            to_ms: hours * MS_PER_HOUR,
+            series: SeriesFilter::new(metric, []).unwrap(),
+            step: Step::HOUR,
+            zone: Zone::UTC,
+            columns: Columns::default(),
+            fill: Fill::None,
+            compare: None,
+        };
+        let plan = Plan::new(&request, queries.limits()).unwrap();
+        let work = queries.work(DeviceScope::all(), &request, &plan).await.unwrap();
+        assert_eq!(work.series.last(), Some(&expected), "{others} other devices, {hours} hours of {metric:?}");
+        assert_eq!(work.series.iter().sum::<usize>(), expected);
     }
 }
 
