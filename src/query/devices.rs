@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use self::pages::Pages;
-use super::{Answer, Missing, Queries, QueryError};
+use super::{Answer, Missing, Queries, QueryError, RollupsRequest};
 use crate::access::DeviceScope;
 use crate::model::series::metric_of;
 use crate::model::{Day, Hour, MetadataFilter, Metric, SeriesFilter, ValueLimits};
@@ -209,17 +209,18 @@ impl Queries {
     }
 
     /// Returns the client IDs of devices in their order. Beside each is the number of its series that
-    /// `series` selects, for [`RollupsRequest::known_series`](super::RollupsRequest::known_series).
+    /// `rollups` reads, for [`RollupsRequest::known_series`].
     ///
     /// # Errors
-    /// Those of [`Self::devices`].
+    /// Those of [`Self::devices`]. Also if the range of `rollups` is too long.
     pub async fn device_ids_with_series(
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
-        series: &SeriesFilter,
+        rollups: &RollupsRequest,
     ) -> Result<Answer<Listed<(Arc<str>, usize)>>, QueryError> {
-        let keep = |id, entry: DeviceSummary| (id, wanted_series(&entry, series));
+        let first = self.first_day(rollups)?;
+        let keep = |id, entry: DeviceSummary| (id, wanted_series(&entry, &rollups.series, first));
         self.list(self.deadline(), scope, request, Keeping::Ids, keep).await
     }
 
@@ -369,12 +370,15 @@ pub(super) fn most_series(series: &SeriesFilter) -> usize {
     series.texts().map_or(MAX_METRICS, Iterator::count)
 }
 
-/// Returns how many of the series that `series` selects a device may have.
-pub(super) fn wanted_series(entry: &DeviceSummary, series: &SeriesFilter) -> usize {
-    if entry.has_more_series {
+/// Returns how many of the series that `series` selects a device may have on the day `first` or later.
+///
+/// An entry leaves out the series that are silent for longest. If it has one that was silent before that day,
+/// it has all later ones.
+pub(super) fn wanted_series(entry: &DeviceSummary, series: &SeriesFilter, first: Day) -> usize {
+    if entry.has_more_series && entry.series.iter().all(|known| known.last_day >= first) {
         return most_series(series);
     }
-    entry.series.iter().filter(|of_device| series.matches(&of_device.metric)).count()
+    entry.series.iter().filter(|known| known.last_day >= first && series.matches(&known.metric)).count()
 }
 
 /// Returns an entry with only those of its series that have limits.
@@ -435,6 +439,21 @@ mod tests {
             }
             assert_eq!(found, expected, "{keeping:?}");
         }
+    }
+
+    #[test]
+    fn series_that_are_silent_since_before_the_range_do_not_count() {
+        let [all, named] = [SeriesFilter::ALL, SeriesFilter::new(["m{a=4}", "m{a=9}"], []).unwrap()];
+        let series = |day: i32| DeviceSeries { metric: (&*format!("m{{a={day}}}")).into(), last_day: Day(day) };
+        let mut entry = DeviceSummary::of_hour("d".into(), Hour(0), (0, 0), []);
+        entry.series = (2..6).map(series).collect();
+        let counts = |entry: &DeviceSummary| {
+            [(&all, 2), (&all, 3), (&all, 4), (&named, 2), (&named, 5)]
+                .map(|(series, first)| wanted_series(entry, series, Day(first)))
+        };
+        assert_eq!(counts(&entry), [4, 3, 2, 1, 0]);
+        entry.has_more_series = true;
+        assert_eq!(counts(&entry), [MAX_METRICS, 3, 2, 2, 0], "from day 2 on, others may have been left out");
     }
 
     #[tokio::test]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::devices::{Keeping, wanted_series};
-use super::{Answer, DevicesRequest, Listed, Queries, QueryError};
+use super::{Answer, DevicesRequest, Listed, Queries, QueryError, RollupsRequest};
 use crate::access::DeviceScope;
-use crate::model::{SeriesFilter, find_member};
+use crate::model::find_member;
 use crate::store::DeviceSummary;
 
 /// The value of each key in the metadata of a device, in the order of the keys; null for an absent key.
@@ -33,23 +33,24 @@ pub struct DeviceGroups {
 }
 
 impl Queries {
-    /// Returns the client IDs of devices in order. Beside each is the number of its series that `series`
-    /// selects, and the values of `keys`.
+    /// Returns the client IDs of devices in order. Beside each is the number of its series that `rollups`
+    /// reads, and the values of `keys`.
     ///
     /// The keys are those of the metadata. A key with dots, such as `site.name`, also names a member of an
     /// object in the metadata.
     ///
     /// # Errors
-    /// Those of [`Self::devices`].
+    /// Those of [`Self::device_ids_with_series`].
     pub async fn device_values(
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
-        series: &SeriesFilter,
+        rollups: &RollupsRequest,
         keys: &[String],
     ) -> Result<Answer<Listed<(Arc<str>, (usize, MetadataValues))>>, QueryError> {
+        let first = self.first_day(rollups)?;
         let keep = |id, summary: DeviceSummary| {
-            let known_series = wanted_series(&summary, series);
+            let known_series = wanted_series(&summary, &rollups.series, first);
             let metadata = summary.metadata.and_then(|metadata| serde_json::from_str(&metadata.text).ok());
             let metadata: Map<String, Value> = metadata.unwrap_or_default();
             let value = |key: &String| find_member(&metadata, key, &|value| Some(value.clone())).unwrap_or_default();

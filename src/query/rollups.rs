@@ -29,7 +29,7 @@ use self::read::{Hours, ReadBudget};
 use super::devices::{most_series, wanted_series};
 use super::{Answer, Missing, Queries, QueryError, joined};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
+use crate::model::{Contents, Day, Hour, Metric, SeriesFilter, Stats};
 use crate::store::{DeviceSummary, HourStats, Store, StoreError};
 
 mod columns;
@@ -439,20 +439,32 @@ impl Queries {
         }
     }
 
+    /// Returns the first day that a request reads, as [`Plan::first_day`].
+    ///
+    /// # Errors
+    /// If the range is too long.
+    pub(super) fn first_day(&self, request: &RollupsRequest) -> Result<Day, QueryError> {
+        Ok(Plan::new(request, &self.limits)?.first_day(request.compare))
+    }
+
     /// Begins the work on a request. Looks up the numbers of series, unless the request has them.
     async fn work(&self, scope: &DeviceScope, request: &RollupsRequest, plan: &Plan) -> Result<Work, QueryError> {
         let deadline = self.deadline();
         let series = match &request.known_series {
             Some(known) => known.clone(),
-            None => self.look_up_series(deadline, &stored_ids(scope, &request.devices)?, plan).await,
+            None => {
+                let first = plan.first_day(request.compare);
+                self.look_up_series(deadline, &stored_ids(scope, &request.devices)?, plan, first).await
+            }
         };
         Ok(Work { deadline, budget: Arc::new(ReadBudget::new(self.limits.max_values_read)), series })
     }
 
-    /// Returns how many wanted series each device may have, as far as the device index knows.
+    /// Returns how many wanted series each device may have on the day `first` or later, as far as the device
+    /// index knows.
     ///
     /// The result is 0 for all if they have few stats in any case.
-    async fn look_up_series(&self, deadline: Instant, devices: &[Arc<str>], plan: &Plan) -> Vec<usize> {
+    async fn look_up_series(&self, deadline: Instant, devices: &[Arc<str>], plan: &Plan, first: Day) -> Vec<usize> {
         if plan.has_few_stats(devices.len()) {
             return vec![0; devices.len()];
         }
@@ -461,8 +473,8 @@ impl Queries {
             let Ok(found) = self.ask(deadline, self.store.entries_of(some)).await else {
                 return vec![most_series(&plan.series); devices.len()];
             };
-            let of_entry = |entry: &DeviceSummary| (Arc::clone(&entry.device), wanted_series(entry, &plan.series));
-            known.extend(found.devices.iter().map(of_entry));
+            let wanted = |entry: &DeviceSummary| wanted_series(entry, &plan.series, first);
+            known.extend(found.devices.iter().map(|entry| (Arc::clone(&entry.device), wanted(entry))));
         }
         devices.iter().map(|device| known.get(device).copied().unwrap_or_default()).collect()
     }

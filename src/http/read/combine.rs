@@ -18,8 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::model::SeriesFilter;
-use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries};
+use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries, RollupsRequest};
 
 /// The most keys of metadata that `combine=by:` may name.
 const MAX_KEYS: usize = 8;
@@ -91,8 +90,7 @@ impl Combine {
         which: Which,
     ) -> Result<Response, Problem> {
         let (keys, queries) = (self.keys(), app.queries.with_one_deadline());
-        let series = &question.request.series;
-        let found = Devices::find(app, &queries, grant, which, (series, keys)).await?;
+        let found = Devices::find(app, &queries, grant, which, (&question.request, keys)).await?;
         let Devices { ids, known_series, groups, partial } = found;
         let devices = ids.len();
         (question.request.devices, question.request.known_series) = (ids, known_series);
@@ -142,7 +140,7 @@ impl Devices {
         queries: &Queries,
         grant: &Grant,
         which: Which,
-        (series, keys): (&SeriesFilter, &[String]),
+        (rollups, keys): (&RollupsRequest, &[String]),
     ) -> Result<Self, Problem> {
         let (named, mut request) = match which {
             Which::Named(ids) if keys.is_empty() => {
@@ -157,7 +155,7 @@ impl Devices {
         };
         let (mut found, mut partial) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = queries.device_values(&grant.device_scope, &request, series, keys).await?;
+            let page = queries.device_values(&grant.device_scope, &request, rollups, keys).await?;
             partial = partial.max(page.partial);
             found.extend(page.body.devices);
             if found.len() > request.limit {

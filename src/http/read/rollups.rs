@@ -149,8 +149,7 @@ impl List for RollupsList {
         let (devices, known_series, next, partial) = match which {
             Which::Named(devices) => (devices.clone(), None, None, None),
             Which::Listed(request) => {
-                let series = &question.request.series;
-                let found = queries.device_ids_with_series(&grant.device_scope, request, series).await?;
+                let found = queries.device_ids_with_series(&grant.device_scope, request, &question.request).await?;
                 let (devices, known_series) = found.body.devices.into_iter().unzip();
                 (devices, Some(known_series), found.body.next, found.partial)
             }

@@ -91,7 +91,7 @@ impl Earlier {
     }
 
     /// Returns the local time that is this much earlier. Steps of months start on a day that each month has.
-    fn before(self, local_ms: i64) -> i64 {
+    pub(super) fn before(self, local_ms: i64) -> i64 {
         match self {
             Self::Days(days) => local_ms - i64::from(days) * MS_PER_DAY,
             Self::Months(months) => {

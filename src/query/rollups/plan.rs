@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::compare::Alignment;
+use super::compare::{Alignment, Earlier};
+use super::grid::MARGIN_MS;
 use super::increase::{LOOK_BACK_MS, growth_of};
 use super::{
     Column, Columns, Fill, Grid, HOURS_PER_REQUEST, REQUESTS_AT_ONCE, Rollups, RollupsRequest, STATS_AT_ONCE,
@@ -70,6 +71,14 @@ impl Plan {
     /// `None`: no step has anything to compare with.
     pub(super) fn earlier(request: &RollupsRequest, alignment: &Alignment) -> Option<Self> {
         alignment.grid.clone().map(|grid| Self::of_grid(grid, request))
+    }
+
+    /// Returns the first day with hours to read, also for the steps that the request compares with. It may be
+    /// some days too early.
+    pub(super) fn first_day(&self, compare: Option<Earlier>) -> Day {
+        let start_ms = self.hours.start.start_ms();
+        let start_ms = compare.map_or(start_ms, |earlier| earlier.before(start_ms) - MARGIN_MS);
+        Day::of(Hour::of(start_ms))
     }
 
     pub(super) const fn counts_increase(&self) -> bool {

@@ -279,6 +279,42 @@ async fn series_are_looked_up_unless_there_are_few_stats_in_any_case() {
     }
 }
 
+/// The range begins with April in Berlin, some hours before the first of April in UTC.
+#[test]
+fn the_first_day_is_a_few_days_before_the_steps_of_a_comparison_at_most() {
+    let from_ms = 1_680_300_000_000;
+    for (step, name, compare) in [
+        ("1h", "UTC", "-1d"),
+        ("1h", "Pacific/Kiritimati", "-7d"),
+        ("1d", "America/New_York", "-364d"),
+        ("1mo", "Europe/Berlin", "-1mo"),
+        ("1mo", "Pacific/Kiritimati", "-1mo"),
+        ("1mo", "America/New_York", "-3mo"),
+        ("1y", "Europe/Berlin", "-2y"),
+    ] {
+        for column in [Column::Last, Column::Increase] {
+            let earlier: Earlier = compare.parse().unwrap();
+            let request = RollupsRequest {
+                devices: Vec::new(),
+                known_series: None,
+                from_ms: Some(from_ms),
+                to_ms: from_ms + MS_PER_HOUR,
+                series: SeriesFilter::ALL,
+                step: step.parse().unwrap(),
+                zone: zone(name),
+                columns: Columns::NONE.with(column),
+                fill: Fill::None,
+                compare: Some(earlier),
+            };
+            let plan = Plan::new(&request, &LIMITS).unwrap();
+            assert_eq!(plan.first_day(None), Day::of(plan.hours.start));
+            let before = Plan::earlier(&request, &Alignment::new(&plan.grid, &request.zone, earlier)).unwrap();
+            let early = Day::of(before.hours.start).0 - plan.first_day(request.compare).0;
+            assert!((0..9).contains(&early), "{early} days early: {step} in {name} and {compare}");
+        }
+    }
+}
+
 #[test]
 fn a_query_reads_only_the_hours_that_steps_cut() {
     let plan = |name: &str, step: &str| {
