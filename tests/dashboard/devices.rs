@@ -1,6 +1,6 @@
 //! The list of devices: search, filters, pages, ages, and the keyboard.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::browser::Tab;
 use super::{send, send_now};
@@ -143,6 +143,28 @@ async fn values_have_a_line_of_the_last_day() {
     assert_eq!(ascends, true);
     assert_eq!(tab.js("document.querySelectorAll('.spark').length").await, 1, "one value is no line");
     tab.check("sparklines").await;
+    tab.close(server.url(), &[]).await;
+}
+
+/// Each list of these devices ends a page after the second one: two have more than 2 MiB of series, and three
+/// have more than `query.max_points`.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_devices_have_values_lines_and_charts_if_pages_end_early() {
+    let setup = Setup::sqlite().set("limits.device_metrics_per_hour", 0).set("query.max_points", 4_300);
+    let server = Server::start(setup).await;
+    for device in ["A", "B", "C"] {
+        let long = (0..2_100).map(|nth| (format!("m{{l={nth:0480}}}"), json!(1)));
+        let first: Map<String, Value> = long.chain([("t".to_owned(), json!(1))]).collect();
+        let readings = json!([{ "ageMs": 7_260_000, "values": first }, { "ageMs": 60_000, "values": { "t": 2 } }]);
+        let answer = server.ingest(&json!({ "deviceId": device, "readings": readings })).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait_for("tr[data-device=C] .values", "t 2").await;
+    tab.wait("document.querySelector('tr[data-device=C] .spark')").await;
+    tab.go(&format!("{}/#/chart?device=A&device=B&device=C&metric=t", server.url())).await;
+    tab.wait_for(".chart .legend", "C").await;
     tab.close(server.url(), &[]).await;
 }
 

@@ -42,6 +42,15 @@ export async function get(path, { signal } = {}) {
   return data;
 }
 
+// GETs all pages of a list of devices. The path has a query.
+export async function getAll(path, signal) {
+  const pages = [];
+  for (let next = ""; next !== null; next = pages.at(-1).next) {
+    pages.push(await get(path + (next && `&cursor=${encodeURIComponent(next)}`), { signal }));
+  }
+  return { pages, devices: pages.flatMap((page) => page.devices) };
+}
+
 // Sends a JSON merge patch, and returns the answer and its tag. If `tag` is given and no longer current, the request
 // fails as `changed`.
 export async function patch(path, changes, tag) {

@@ -1,7 +1,7 @@
 // The view of charts: some devices in a range of time, with a chart for each unit of their metrics.
 
 import { changed, go, href, repeated } from "./address.js";
-import { Poll, get, token } from "./api.js";
+import { Poll, get, getAll, token } from "./api.js";
 import { makeCard } from "./card.js";
 import { editor } from "./editor.js";
 import { areSame, fill, h } from "./page.js";
@@ -286,12 +286,12 @@ async function load(params, wasRaw, signal) {
   const range = rangeOf(params, now());
   const asked = devicesOf(params);
   if (asked.length === 0) return { range, known: [], unknown: [], groups: [], allNames: [], names: [], sources: [] };
-  const listed = await get(`/v1/devices?limit=${asked.length}${repeated("device", asked)}`, { signal });
-  const known = asked.map((id) => listed.devices.find((device) => device.deviceId === id)).filter(Boolean);
+  const { pages: listed, devices } = await getAll(`/v1/devices?${repeated("device", asked)}`, signal);
+  const known = asked.map((id) => devices.find((device) => device.deviceId === id)).filter(Boolean);
   const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
   const { names, allNames } = metricsOf(known, params.getAll("metric"));
-  const base = { range, known, unknown, allNames, names, ...flags([listed]) };
-  if (known.length === 0) return { ...base, groups: [], sources: [listed] };
+  const base = { range, known, unknown, allNames, names, ...withFlags(listed) };
+  if (known.length === 0) return { ...base, groups: [] };
 
   // A live range is queried without `to`. So the server ends it at the next step, and the address and its tag stay the
   // same for a while.
@@ -315,15 +315,14 @@ async function load(params, wasRaw, signal) {
     const rolled = await rollups(selection, step, params, "count,increase", signal).catch(unlessRefused);
     if (!rolled) return { ...answer, groups: group(answer.lines) };
     const lines = [...answer.lines.filter((line) => !counters.includes(nameOf(line))), ...linesOfIncreases(rolled.devices)];
-    const parts = [...answer.sources, ...rolled.pages];
-    return { ...answer, groups: group(lines), bars: rolled.query, sources: parts, ...flags(parts) };
+    return { ...answer, groups: group(lines), bars: rolled.query, ...withFlags([...answer.sources, ...rolled.pages]) };
   };
   // Undefined if there are more than `MAX_RAW` readings, or if the server gives fewer at once (`query.max_readings`).
   const raw = async () => {
     const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal }))).catch(unlessRefused);
     if (!pages || pages.some((page) => page.next !== null)) return undefined;
     const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
-    return { ...base, lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
+    return { ...base, lines, isRaw: true, ...withFlags([...listed, ...pages]) };
   };
   const chosen = params.get("step"), isCompared = params.has("compare");
   if (wasRaw && !chosen && !isCompared) {
@@ -339,7 +338,7 @@ async function load(params, wasRaw, signal) {
     const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
     if (isWhole && total(answer.lines) >= total(lines) - edges(lines)) return withBars(answer);
   }
-  return withBars({ ...base, lines, isRaw: false, query: rolled.query, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) });
+  return withBars({ ...base, lines, isRaw: false, query: rolled.query, ...withFlags([...listed, ...rolled.pages]) });
 }
 
 // Makes the answer to a refused query undefined. Other failures stay.
@@ -347,10 +346,10 @@ const unlessRefused = (failure) => {
   if (failure.kind !== "refused") throw failure;
 };
 
-// The flags of the first answer from which readings or devices may be missing.
-const flags = (answers) => {
-  const { partial, partialReason, laggingSeconds } = answers.find((answer) => answer.partial || answer.laggingSeconds) ?? {};
-  return { partial, partialReason, laggingSeconds };
+// Some answers, and the flags of the first one from which readings or devices may be missing.
+export const withFlags = (sources) => {
+  const { partial, partialReason, laggingSeconds } = sources.find((answer) => answer.partial || answer.laggingSeconds) ?? {};
+  return { sources, partial, partialReason, laggingSeconds };
 };
 
 // About how many readings of the first and last steps are outside of the range.
@@ -360,7 +359,6 @@ const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 
 // follow the viewer's time zone. If the server refuses them, because they need expired or too many readings, they follow
 // UTC, as shorter ones do. `isLocal` says whether the zone has the same steps.
 async function rollups(selection, step, params, columns, signal, mayBeLocal = true) {
-  const pages = [];
   const offset = offsetOf(params, step), compare = comparisonOf(params, step), length = lengthOfStep(step);
   const hasZone = mayBeLocal && zone !== "UTC" && (length > HOUR || Boolean(offset ?? compare));
   const { from, to } = rangeOf(params, now());
@@ -369,18 +367,12 @@ async function rollups(selection, step, params, columns, signal, mayBeLocal = tr
   const isLocal = hasZone || (mayBeLocal && [from, (from + to) / 2, to].every(isWhole));
   const more = Object.entries({ step, offset, compare }).filter(([, value]) => value);
   const query = { step, parameters: `&${new URLSearchParams(more)}`, isLocal };
-  let cursor = "";
   try {
-    do {
-      const page = await get(`/v1/rollups?${selection}${query.parameters}${hasZone ? `&tz=${encodeURIComponent(zone)}` : ""}&fn=${columns}${cursor}`, { signal });
-      pages.push(page);
-      cursor = page.next === null ? "" : `&cursor=${encodeURIComponent(page.next)}`;
-    } while (cursor);
+    return { ...(await getAll(`/v1/rollups?${selection}${query.parameters}${hasZone ? `&tz=${encodeURIComponent(zone)}` : ""}&fn=${columns}`, signal)), query };
   } catch (failure) {
     if (!hasZone || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
     return rollups(selection, step, params, columns, signal, false);
   }
-  return { pages, query, devices: pages.flatMap((page) => page.devices) };
 }
 
 // The names of all metrics of some devices, and the names of the shown ones.

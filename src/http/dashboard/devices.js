@@ -1,8 +1,8 @@
 // The view of devices: search, filters by metadata, pages, the latest values and their age.
 
 import { changed, go, href, repeated } from "./address.js";
-import { Poll, get } from "./api.js";
-import { described, flat } from "./chart.js";
+import { Poll, get, getAll } from "./api.js";
+import { described, flat, withFlags } from "./chart.js";
 import { areSame, exact, fill, h, short } from "./page.js";
 import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
@@ -79,14 +79,17 @@ export function devicesView(root, start) {
     }
     shown.at = now();
     fill(remarks, remarksOn(found));
-    const latest = await get(latestPath(found.devices), { signal });
+    if (found.devices.length === 0) return;
+    const ids = repeated("device", found.devices.map(({ deviceId }) => deviceId));
+    const { devices: latest } = await getAll(`/v1/latest?${ids}`, signal);
     if (asked !== params) return;
-    if (latest !== shown.latest) {
+    if (!shown.latest || !areSame(latest, shown.latest)) {
       shown.latest = latest;
       drawValues();
     }
     if (shown.linesOf === shown.devices && now() - shown.linesAt < LINES_AGE) return;
-    const lines = await get(linesPath(latest.devices), { signal }).catch(() => undefined); // the values are shown without the lines
+    // Without lines, the values are shown all the same.
+    const lines = await getAll(linesPath(latest) + ids, signal).catch(() => undefined);
     if (asked !== params) return;
     Object.assign(shown, { lines, linesOf: shown.devices, linesAt: now() });
     drawValues();
@@ -192,11 +195,11 @@ export function devicesView(root, start) {
   }
 
   function drawValues() {
-    const latest = new Map((shown?.latest?.devices ?? []).map((device) => [device.deviceId, device]));
     if (!shown?.latest) return;
+    const latest = new Map(shown.latest.map((device) => [device.deviceId, device.metrics]));
     const lines = new Map((shown.lines?.devices ?? []).map((device) => [device.deviceId, device.metrics]));
     for (const line of list.querySelectorAll("tr[data-device]")) {
-      const all = latest.get(line.dataset.device)?.metrics ?? {}, metrics = newest(all), number = Object.keys(all).length;
+      const all = latest.get(line.dataset.device) ?? {}, metrics = newest(all), number = Object.keys(all).length;
       const { metadata } = shown.devices.find((device) => device.deviceId === line.dataset.device);
       fill(line.querySelector(".values"), metrics.map(([series, { ts, value, beyond }]) => {
         const { name, labels } = parseSeries(series);
@@ -247,7 +250,6 @@ async function load(params, signal, progress) {
   if (params.has("beyond")) query.set("beyond", "limits");
   let cursor = params.get("cursor");
   const devices = [], sources = [];
-  let remark = {};
   for (let page = 0; page < MAX_PAGES; page++) {
     if (cursor) query.set("cursor", cursor);
     query.set("limit", pageSize - devices.length);
@@ -263,17 +265,16 @@ async function load(params, signal, progress) {
     sources.push(answer);
     devices.push(...answer.devices);
     cursor = answer.next;
-    if (answer.partial || answer.laggingSeconds) remark = answer;
     if (cursor === null || devices.length >= pageSize / 2) break;
     progress(devices.length);
   }
-  return { devices, next: cursor, sources, partial: remark.partial, partialReason: remark.partialReason, laggingSeconds: remark.laggingSeconds };
+  return { devices, next: cursor, ...withFlags(sources) };
 }
 
-// The path of the last day of the listed values, in steps of an hour.
+// The path of the last day of the listed values, in steps of an hour, without the devices.
 function linesPath(devices) {
   const names = new Set(devices.flatMap(({ metrics }) => newest(metrics).map(([series]) => parseSeries(series).name)));
-  return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${repeated("device", devices.map(({ deviceId }) => deviceId))}${repeated("metric", [...names].slice(0, MAX_NAMES))}`;
+  return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${repeated("metric", [...names].slice(0, MAX_NAMES))}`;
 }
 
 // Draws a small line of the last day, without axes.
@@ -289,9 +290,4 @@ function lineOf(points) {
   for (const [name, value] of Object.entries({ class: "spark", width: LINE_WIDTH, height: LINE_HEIGHT, "aria-hidden": "true" })) picture.setAttribute(name, value);
   picture.append(line);
   return picture;
-}
-
-function latestPath(devices) {
-  const ids = repeated("device", devices.map(({ deviceId }) => deviceId));
-  return ids ? `/v1/latest?limit=${devices.length}${ids}` : "/v1/latest?limit=1";
 }
