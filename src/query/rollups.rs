@@ -450,12 +450,11 @@ impl Queries {
     /// Begins the work on a request. Looks up the numbers of series, unless the request has them.
     async fn work(&self, scope: &DeviceScope, request: &RollupsRequest, plan: &Plan) -> Result<Work, QueryError> {
         let deadline = self.deadline();
-        let series = match &request.known_series {
-            Some(known) => known.clone(),
-            None => {
-                let first = plan.first_day(request.compare);
-                self.look_up_series(deadline, &stored_ids(scope, &request.devices)?, plan, first).await
-            }
+        let series = if let Some(known) = &request.known_series {
+            known.clone()
+        } else {
+            let first = plan.first_day(request.compare);
+            self.look_up_series(deadline, &stored_ids(scope, &request.devices)?, plan, first).await
         };
         Ok(Work { deadline, budget: Arc::new(ReadBudget::new(self.limits.max_values_read)), series })
     }
