@@ -373,7 +373,7 @@ pub(super) fn most_series(series: &SeriesFilter) -> usize {
 /// Returns how many of the series that `series` selects a device may have on the day `first` or later.
 ///
 /// An entry leaves out the series that are silent for longest. If it has one that was silent before that day,
-/// it has all later ones.
+/// it has all later ones, unless readings were deleted.
 pub(super) fn wanted_series(entry: &DeviceSummary, series: &SeriesFilter, first: Day) -> usize {
     if entry.has_more_series && entry.series.iter().all(|known| known.last_day >= first) {
         return most_series(series);

@@ -538,11 +538,26 @@ impl Group {
         &self,
         device: &Arc<str>,
         stored: Vec<HourStats>,
-        mut pending: Vec<(Hour, Contents)>,
+        pending: Vec<(Hour, Contents)>,
         has_failed: bool,
     ) -> Result<Rollups, QueryError> {
+        let (mut folding, mut expired) = (Folding::new(&self.plan.grid), None);
+        let folded = self.fold_windows(&mut folding, &mut expired, device, (stored, pending), has_failed).await;
+        // A later error does not hide that readings have expired: no smaller range would help against that.
+        if let Some(error) = expired { Err(error) } else { folded.map(|()| folding.finish()) }
+    }
+
+    /// Folds all hours of a device, a window at a time. `expired` gets the last error of expired readings.
+    async fn fold_windows(
+        &self,
+        folding: &mut Folding<'_>,
+        expired: &mut Option<QueryError>,
+        device: &Arc<str>,
+        (stored, mut pending): (Vec<HourStats>, Vec<(Hour, Contents)>),
+        has_failed: bool,
+    ) -> Result<(), QueryError> {
         let Self { queries, plan, windows, .. } = self;
-        let (mut folding, mut first, mut expired) = (Folding::new(&plan.grid), Some(stored), None);
+        let mut first = Some(stored);
         for window in windows {
             let stored = match first.take() {
                 Some(stored) => stored,
@@ -551,9 +566,9 @@ impl Group {
             };
             let later = pending.split_off(pending.partition_point(|(hour, _)| *hour < window.end));
             let pending = std::mem::replace(&mut pending, later);
-            match self.fold(&mut folding, device, stored, pending, window.end).await {
+            match self.fold(folding, device, stored, pending, window.end).await {
                 // A later window may lack readings too, and the error names the last hour of all.
-                Err(error @ QueryError::ReadingsExpired { .. }) => expired = Some(error),
+                Err(error @ QueryError::ReadingsExpired { .. }) => *expired = Some(error),
                 folded => folded?,
             }
             if windows.len() > 1 {
@@ -561,7 +576,7 @@ impl Group {
                 tokio::task::yield_now().await;
             }
         }
-        expired.map_or_else(|| Ok(folding.finish()), Err)
+        Ok(())
     }
 
     /// Folds the next hours of a device, up to the hour `until`.

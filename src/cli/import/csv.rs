@@ -265,9 +265,9 @@ impl<R: BufRead> Rows<R> {
 
     /// Ends the wait for devices that are silent, so that [`Self::next`] returns their held rows.
     ///
-    /// Only in a file that grows.
-    pub(super) fn end_silent(&mut self, now: Instant) {
-        self.resolved.extend(self.repeated.end_silent(now));
+    /// Only in a file that grows. An earlier run has sent the rows up to the line `sent`.
+    pub(super) fn end_silent(&mut self, now: Instant, sent: u64) {
+        self.resolved.extend(self.repeated.end_silent(now, sent));
         self.resolved_from = first_line(&self.resolved);
     }
 

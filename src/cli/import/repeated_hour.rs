@@ -155,12 +155,15 @@ impl RepeatedHour {
     }
 
     /// Resolves the held rows of silent devices. Call it whenever rows were read.
-    pub(super) fn end_silent(&mut self, now: Instant) -> Vec<Resolved> {
+    ///
+    /// An earlier run has sent or rejected the rows up to the line `sent`, so these do not wait again.
+    pub(super) fn end_silent(&mut self, now: Instant, sent: u64) -> Vec<Resolved> {
         let last_ms = self.last_ms;
         self.end_each(|Waiting { rows, since }| {
             let waited = now.duration_since(*since.get_or_insert(now));
+            let is_sent = rows.iter().all(|row| row.line <= sent);
             let is_long_ago = |row: &Held| last_ms.saturating_sub(row.twice.second_ms) > SILENT_MS;
-            waited >= SILENT_FOR && rows.iter().all(is_long_ago)
+            (is_sent || waited >= SILENT_FOR) && rows.iter().all(is_long_ago)
         })
     }
 
@@ -325,16 +328,18 @@ mod tests {
         let (start, short) = (Instant::now(), SILENT_FOR.saturating_sub(Duration::from_nanos(1)));
         for (ms, waited) in [(LATER, Duration::ZERO), (LATER, short), (LATER - 1, SILENT_FOR)] {
             hours.pass("d", ms);
-            assert!(hours.end_silent(start + waited).is_empty() && hours.holds_any(), "{ms} {waited:?}");
+            assert!(hours.end_silent(start + waited, 0).is_empty() && hours.holds_any(), "{ms} {waited:?}");
         }
         hours.pass("d", LATER);
         assert!(hours.hold("silent", row()).unwrap().is_empty());
         for waited in [SILENT_FOR, SILENT_FOR + short] {
-            assert!(hours.end_silent(start + waited).is_empty(), "the wait begins with the last row");
+            assert!(hours.end_silent(start + waited, 6).is_empty(), "the wait begins with the last row");
         }
-        let ended = hours.end_silent(start + 2 * SILENT_FOR);
+        let ended = hours.end_silent(start + 2 * SILENT_FOR, 0);
         assert!(ended.len() == 2 && ended.iter().all(|(_, ms)| *ms == Err((7, 7))));
         assert!(!hours.holds_any() && hours.bytes == 0);
+        assert!(hours.hold("silent", row()).unwrap().is_empty());
+        assert_eq!(hours.end_silent(start, 7).len(), 1, "an earlier run has sent the row");
     }
 
     #[test]

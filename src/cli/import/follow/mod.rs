@@ -179,7 +179,7 @@ impl Lines<'_> {
             rows.append(source::decoded(lines, self.encoding), before);
             send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         }
-        rows.end_silent(Instant::now());
+        rows.end_silent(Instant::now(), self.start);
         send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
         Ok(!rows.holds_any())
     }
@@ -481,7 +481,7 @@ mod tests {
                 assert!(!lines.add("a", rows("d", &[time]).as_bytes(), before).unwrap(), "{time}");
             }
             let Form::Csv(rows) = &mut lines.form else { panic!("the file has rows") };
-            rows.end_silent(Instant::now() + Duration::from_secs(86_400));
+            rows.end_silent(Instant::now() + Duration::from_secs(86_400), 0);
             assert!(lines.add("a", b"", 5).unwrap());
             assert_eq!(lines.progress.rejected(), (2, 0));
         });
