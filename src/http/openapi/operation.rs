@@ -305,7 +305,8 @@ impl Operation {
     }
 
     fn responses(&mut self, need: Need) -> Value {
-        let mut responses: BTreeMap<String, Value> = BTreeMap::new();
+        let too_large = "The request has a head of more than 64 KiB, or more than 100 headers. There is no body.";
+        let mut responses = BTreeMap::from([("431".to_owned(), json!({ "description": too_large }))]);
         for (status, answer) in &self.answers {
             let mut response = json!({ "description": answer.description });
             if !answer.content.is_empty() {
