@@ -69,17 +69,22 @@ impl Queries {
     }
 
     /// Returns the last pending value of each metric of each device.
+    ///
+    /// It reads an hour only for metrics without a value in later hours: a device that sends a week of
+    /// history has many pending hours.
     pub(super) async fn latest_pending(&self, devices: Vec<Arc<str>>) -> Result<Vec<Latest>, QueryError> {
         let pipeline = Arc::clone(&self.pipeline);
         let of = move |device: &Arc<str>| {
             let mut latest = Latest::default();
-            pipeline.each_pending_hour(device, Hour::ALL, |hour| {
-                let mut samples = HourSamples::last_of_each_metric(hour.hour);
-                samples.extend(&hour.contents());
-                latest.add_hour(hour.hour, &samples.finish().0);
+            for hour in pipeline.pending_hours(device, Hour::ALL).iter().rev() {
+                if hour.metrics().iter().any(|metric| !latest.values.contains_key(metric)) {
+                    let mut samples = HourSamples::last_of_each_metric(hour.hour);
+                    samples.extend(&hour.contents());
+                    latest.add_hour(hour.hour, &samples.finish().0);
+                }
                 let metadata = hour.metadata().map(|text| DeviceMetadata { hour: hour.hour, text: Arc::clone(text) });
                 latest.metadata = DeviceMetadata::newest(latest.metadata.take(), metadata);
-            });
+            }
             latest
         };
         blocking(move || devices.iter().map(of).collect()).await

@@ -151,7 +151,7 @@ async fn values_have_a_line_of_the_last_day() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_devices_have_values_lines_and_charts_if_pages_end_early() {
     let setup = Setup::sqlite().set("limits.device_metrics_per_hour", 0).set("query.max_points", 4_300);
-    let server = Server::start(setup).await;
+    let server = Server::start(setup.set("ingest.max_metrics_per_reading", 4_096)).await;
     for device in ["A", "B", "C"] {
         let long = (0..2_100).map(|nth| (format!("m{{l={nth:0480}}}"), json!(1)));
         let first: Map<String, Value> = long.chain([("t".to_owned(), json!(1))]).collect();

@@ -59,13 +59,13 @@ impl Prometheus {
             .await
     }
 
-    /// Starts a Prometheus that scrapes the latest values of a server each second.
+    /// Starts a Prometheus that scrapes the latest values of a server, and evaluates these rules.
     ///
-    /// It evaluates these rules.
+    /// On a busy machine, a scrape may take seconds.
     pub(crate) async fn watching(url: &str, rules: &str) -> Self {
         let target = url.trim_start_matches("http://");
         let config = format!(
-            "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\n\
+            "global: {{ scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 1s }}\n\
              rule_files: [rules.yml]\n\
              scrape_configs:\n  - job_name: tidegauge-readings\n    metrics_path: /metrics/latest\n    \
              static_configs: [{{ targets: ['{target}'] }}]\n"
