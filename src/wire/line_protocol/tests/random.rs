@@ -45,6 +45,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 fn any_point() -> impl Strategy<Value = Made> {
     let measurement = any_name().prop_filter("is a comment", |name| !name.starts_with('#'));
+    let measurement = measurement.prop_filter("is a reserved name", |name| name != "ts");
     let key = any_name().prop_filter("names a device", |name| !device_tags().contains(name));
     let field = prop_oneof![4 => any_name(), 1 => Just("value".to_owned())];
     (
