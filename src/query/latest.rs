@@ -205,7 +205,7 @@ mod tests {
         let store = SqliteStore::open(&folder.path().join("db")).unwrap();
         let write = |hour: i32, metrics: Vec<Metric>| {
             let sample = |metric: u32| (Sample { value: 1.0, offset: 5, metric }, metric == 0);
-            let samples = (0..metrics.len() as u32).map(sample);
+            let samples = (0..).take(metrics.len()).map(sample);
             Arc::new(BucketWrite::new("d".into(), Hour(hour), None, metrics, samples))
         };
         let writes = [write(1, vec!["a".into(), "other".into()]), write(2, vec!["other".into()])];

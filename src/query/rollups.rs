@@ -467,15 +467,18 @@ impl Queries {
         if plan.has_few_stats(devices.len()) {
             return vec![0; devices.len()];
         }
-        let mut known: HashMap<Arc<str>, usize> = HashMap::new();
+        let (mut known, mut of_others): (HashMap<Arc<str>, usize>, _) = (HashMap::new(), 0);
         for some in devices.chunks(DEVICES_PER_LOOKUP) {
             let Ok(found) = self.ask(deadline, self.store.entries_of(some)).await else {
                 return vec![most_series(&plan.series); devices.len()];
             };
+            if found.is_incomplete {
+                of_others = most_series(&plan.series); // the index may lack their entries
+            }
             let wanted = |entry: &DeviceSummary| wanted_series(entry, &plan.series, first);
             known.extend(found.devices.iter().map(|entry| (Arc::clone(&entry.device), wanted(entry))));
         }
-        devices.iter().map(|device| known.get(device).copied().unwrap_or_default()).collect()
+        devices.iter().map(|device| known.get(device).copied().unwrap_or(of_others)).collect()
     }
 
     /// Returns whether a device has an entry: then it has or had readings.

@@ -61,7 +61,7 @@ pub(super) async fn store_of(dir: &Path, devices: &[&str], hours: i32, metrics: 
     let sample = |hour: i32, metric: u32| (Sample { value: f64::from(hour), offset: 5, metric }, metric == 0);
     for device in devices {
         let write = |hour: i32| {
-            let samples = (0..metrics.len() as u32).map(|metric| sample(hour, metric));
+            let samples = (0..).take(metrics.len()).map(|metric| sample(hour, metric));
             Arc::new(BucketWrite::new((*device).into(), Hour(hour), None, metrics.to_vec(), samples))
         };
         let writes: Vec<_> = (0..hours).map(write).collect();
