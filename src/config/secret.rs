@@ -77,13 +77,46 @@ impl<'de> Deserialize<'de> for Secret {
 }
 
 /// A text, or a table that names a file.
+///
+/// It refuses other values itself, because the errors of serde repeat them.
 struct TextOrFile;
+
+const EXPECTED: &str = "a secret in quotes, or { file = \"PATH\" }";
+
+/// The error about a number or a boolean, which may be the secret.
+fn no_text<E: de::Error>() -> E {
+    E::custom(format_args!("expected {EXPECTED}"))
+}
 
 impl<'de> Visitor<'de> for TextOrFile {
     type Value = Secret;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a secret, or { file = \"PATH\" }")
+        f.write_str(EXPECTED)
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Secret, E> {
+        Err(no_text())
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Secret, E> {
+        Err(no_text())
+    }
+
+    fn visit_i128<E: de::Error>(self, _: i128) -> Result<Secret, E> {
+        Err(no_text())
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Secret, E> {
+        Err(no_text())
+    }
+
+    fn visit_u128<E: de::Error>(self, _: u128) -> Result<Secret, E> {
+        Err(no_text())
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Secret, E> {
+        Err(no_text())
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Secret, E> {
@@ -103,7 +136,31 @@ impl<'de> Visitor<'de> for TextOrFile {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    #[test]
+    fn a_secret_without_quotes_is_refused_and_not_repeated() {
+        for value in [
+            "true",
+            "471108",
+            "-471108",
+            "9471108471108471108",                     // more than an i64
+            "471108471108471108471108",                // more than a u64
+            "271108471108471108471108471108471108471", // more than an i128
+            "471108.5",
+            "2047-11-08",
+        ] {
+            for written in [value.to_owned(), format!("[{value}]")] {
+                let error = toml::from_str::<BTreeMap<String, Secret>>(&format!("password = {written}")).unwrap_err();
+                assert!(error.message().contains("expected") && !error.message().contains(value), "{error}");
+            }
+        }
+        let from_environment = toml::Value::Integer(471_108);
+        let error = Secret::deserialize(from_environment).unwrap_err();
+        assert_eq!(error.message(), "expected a secret in quotes, or { file = \"PATH\" }");
+    }
 
     #[test]
     fn a_secret_is_read_whole_or_refused() {
