@@ -31,10 +31,12 @@ pub(super) struct Progress {
 impl Progress {
     /// Starts at the saved position `followed`.
     ///
-    /// If its time is 0, because the file was damaged, the lag in seconds is counted from now.
+    /// If its time is 0, because the file was damaged, or in the future, because the clock was set back, the
+    /// lag in seconds is counted from now.
     pub(super) fn new(log: Arc<Log>, mut followed: Followed, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        if followed.as_of_ms == 0 {
-            followed.as_of_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
+        let now_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
+        if followed.as_of_ms == 0 || followed.as_of_ms > now_ms {
+            followed.as_of_ms = now_ms;
         }
         let (ends, next_tick) = (Ends::new(followed), Instant::now());
         let mut progress = Self { log, followed, ends, clock, metrics, next_tick, failing: OncePerChange::default() };
@@ -115,8 +117,12 @@ impl Ends {
     }
 
     fn note(&mut self, end: Followed) {
+        // Times after the new one are those of a clock that was set back since.
+        for later in self.ends.iter_mut().rev().take_while(|before| before.as_of_ms > end.as_of_ms) {
+            later.as_of_ms = end.as_of_ms;
+        }
         match self.ends.back_mut() {
-            Some(last) if last.position == end.position => last.as_of_ms = last.as_of_ms.max(end.as_of_ms),
+            Some(last) if last.position == end.position => last.as_of_ms = end.as_of_ms,
             Some(last) if last.position > end.position => {}
             Some(last) if end.as_of_ms < last.as_of_ms.saturating_add(self.interval_ms) => {}
             _ => self.ends.push_back(end),
@@ -158,6 +164,19 @@ mod tests {
         ends.note(at(160, 70));
         ends.note(at(160, 75));
         for (position, as_of_ms) in [(0, 50), (79, 50), (80, 60), (159, 60), (160, 75), (800, 75)] {
+            assert_eq!(ends.as_of_ms(Position(position)), as_of_ms, "{position}");
+        }
+    }
+
+    #[test]
+    fn ages_count_from_the_moment_at_which_the_clock_was_set_back() {
+        let mut ends = Ends::new(at(0, 5_000));
+        ends.note(at(80, 6_000));
+        ends.note(at(160, 2_000));
+        ends.note(at(240, 3_000));
+        assert_eq!(ends.as_of_ms(Position(0)), 2_000);
+        ends.note(at(240, 1_000));
+        for (position, as_of_ms) in [(80, 1_000), (160, 1_000), (240, 1_000)] {
             assert_eq!(ends.as_of_ms(Position(position)), as_of_ms, "{position}");
         }
     }

@@ -288,19 +288,22 @@ async fn the_lag_grows_after_a_record_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn the_lag_of_an_unknown_position_counts_from_the_start() {
+async fn the_lag_of_a_position_without_a_possible_time_counts_from_the_start() {
     const START_MS: i64 = 1_776_693_610_000;
     let Case { log, folder: _folder, .. } = Case::new(|_, instants| accepted(instants)).await;
     let mut builder = BatchBuilder::default();
     builder.push("a", None, 0, [("m", 1.0)].into_iter()).unwrap();
     log.append(builder.finish()).unwrap().durable().await.unwrap();
-    let (metrics, exposition) = Metrics::new();
-    let clock = Clock::fixed(START_MS);
-    let after_damage = Followed { position: crate::log::Position::default(), as_of_ms: 0 };
-    let mut progress = Progress::new(Arc::clone(&log), after_damage, clock.clone(), metrics.into());
-    clock.set(START_MS + 90_000);
-    progress.note_end(log.usage().readable);
-    lag_is(&exposition, |bytes, seconds| bytes > 0.0 && (seconds - 90.0).abs() < 0.001).await;
+    let in_the_future = (START_MS + 3_600_000).cast_unsigned();
+    for as_of_ms in [0, in_the_future] {
+        let (metrics, exposition) = Metrics::new();
+        let clock = Clock::fixed(START_MS);
+        let saved = Followed { position: crate::log::Position::default(), as_of_ms };
+        let mut progress = Progress::new(Arc::clone(&log), saved, clock.clone(), metrics.into());
+        clock.set(START_MS + 90_000);
+        progress.note_end(log.usage().readable);
+        lag_is(&exposition, |bytes, seconds| bytes > 0.0 && (seconds - 90.0).abs() < 0.001).await;
+    }
 }
 
 #[tokio::test]
