@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
 use super::{fetched, text_of};
 use crate::harness::mongod::free_port;
-use crate::harness::{Server, Setup, client, wait_until};
+use crate::harness::{Connection, Server, Setup, client, wait_until};
 
 /// A running nginx with `deploy/compose/sharded/nginx.conf`.
 struct Nginx {
@@ -101,4 +102,20 @@ async fn a_device_has_one_instance_until_that_is_away() {
         answers
     };
     assert_eq!(answers, BTreeSet::from([200]), "the other instance accepts all devices");
+}
+
+#[tokio::test]
+async fn the_instances_see_the_name_that_the_client_used() {
+    let servers = [Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await];
+    let nginx = Nginx::before(&servers).await;
+    let status = async |host: &str| {
+        let request = nginx.client.get(format!("{}/v1/devices", nginx.url)).header("host", host);
+        request.send().await.expect("nginx answers").status().as_u16()
+    };
+    assert_eq!(status("rebind.evil.example:8080").await, 421);
+    assert_eq!(status("localhost:8080").await, 200);
+    let address = nginx.url.strip_prefix("http://").expect("a URL");
+    let mut connection = Connection::over(TcpStream::connect(address).await.expect("nginx listens"));
+    let (status, ..) = connection.ask(b"GET /v1/devices HTTP/1.0\r\n\r\n").await;
+    assert_eq!(status, 200, "a client without a host name");
 }
