@@ -75,7 +75,7 @@ Param = Union[str, int, Sequence[str], None]
 _LOG = logging.getLogger("tidegauge")
 _BARE_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: The most milliseconds that the times of `write` are ahead of the clock, unless it was set back.
+#: The most milliseconds that the times of `write` are ahead of the clock.
 _MAX_AHEAD_MS = 10_000
 #: The size of one reading as JSON. The limits of the server keep valid readings below it.
 _MAX_LINE_BYTES = 256 * 1024
@@ -348,6 +348,7 @@ class Client:
         # The last time that `write` gave to each device, unless all are past, and the newest of them.
         self._given: Dict[str, int] = {}
         self._newest_given = 0
+        self._last_now = 0  # the clock at the last call of `write`
         self._failure: Optional[TidegaugeError] = None
         self._unreported: Optional[TidegaugeError] = None
         # The thread that holds this lock sends; `_parts` is its batch, the next part last.
@@ -387,7 +388,8 @@ class Client:
         """Queues a reading. With a spool it is on disk when this returns.
 
         `ts` is the current time by default, and a millisecond later than that of the reading of this device before, if
-        both would be equal: a device has one value of a series in each millisecond.
+        both would be equal: a device has one value of a series in each millisecond. After a burst whose times are 10 s
+        ahead of the clock, `write` waits for the clock.
         `labels` apply to all values of the reading, `metadata` describes the device. A value that no server would
         take raises `ValueError` or `TypeError`, and a full queue `TidegaugeError`. If the spool fails, the reading
         may be stored nevertheless.
@@ -396,12 +398,19 @@ class Client:
 
     def _time_for(self, device: str) -> int:
         """The current time in Unix milliseconds, later than the one that was given to this device before."""
-        now = _now()
         with self._changed:
-            if not now <= self._newest_given < now + _MAX_AHEAD_MS:
-                self._given.clear()
-                self._newest_given = now
-            given = self._given[device] = max(now, self._given.get(device, 0) + 1)
+            while True:
+                now = _now()
+                was_set_back = now < self._last_now - _MAX_AHEAD_MS
+                if was_set_back or self._newest_given < now:
+                    self._given.clear()
+                    self._newest_given = now
+                self._last_now = now
+                given = max(now, self._given.get(device, 0) + 1)
+                if given <= now + _MAX_AHEAD_MS:
+                    break
+                self._changed.wait(0.001)
+            self._given[device] = given
             self._newest_given = max(self._newest_given, given)
         return given
 

@@ -1,5 +1,6 @@
 """Writes and queries: the queries return the readings that were written."""
 
+import itertools
 import math
 import random
 import threading
@@ -7,6 +8,7 @@ import unittest
 import weakref
 from collections import deque
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 from common import DAY, START, TOKEN, URL, Case, Client
 from tidegauge import Rollup, Sample
@@ -60,6 +62,16 @@ class Writes(Case):
             for device in ("at-once", "beside"):
                 read = [reading.values["value"] for reading in client.readings(device, begin, end)]
                 self.assertEqual(read, list(range(300)), device)
+
+    def test_a_long_burst_waits_for_the_clock(self):
+        client = self.client()
+        looks = itertools.count(2 * START)  # at the clock: two a millisecond
+        with mock.patch("tidegauge._now", lambda: next(looks) // 2):
+            times = [client._time_for("burst") for _ in range(20_020)]
+        self.assertTrue(all(before < after for before, after in zip(times, times[1:])))
+        self.assertLessEqual(times[-1], next(looks) // 2 + 10_000)
+        with mock.patch("tidegauge._now", lambda: START - 60_000):  # the clock is set back
+            self.assertEqual(client._time_for("burst"), START - 60_000)
 
     def test_floats_are_exact(self):
         numbers = random.Random(2)
