@@ -204,6 +204,23 @@ fn a_passed_socket_that_other_machines_can_reach_needs_authentication() {
     assert!(said.contains("http.listen is 0.0.0.0:") && said.contains("clients need not authenticate"), "{said}");
 }
 
+#[tokio::test]
+async fn a_reload_leaves_no_passed_socket_without_authentication() {
+    let mut parent = Parent::new();
+    parent.http = TcpListener::bind("0.0.0.0:0").expect("a free port");
+    parent.start(&Setup::sqlite().set("auth.allow_anonymous", true));
+    wait_until("it is started", async || parent.log().contains("started").then_some(())).await;
+    fs::write(parent.folder.path().join("config.toml"), Setup::sqlite().to_toml()).expect("our folder");
+    signal(parent.child.as_ref().expect("it is running"), "HUP");
+    let said = wait_until("the reload ends", async || {
+        let log = parent.log();
+        log.contains("reloaded").then_some(log)
+    })
+    .await;
+    assert!(said.contains("nothing was reloaded") && said.contains("http.listen is 0.0.0.0:"), "{said}");
+    parent.stop().await;
+}
+
 /// The directives of a file of `deploy` with this key.
 fn directives(path: &str, key: &str) -> Vec<String> {
     let text = fs::read_to_string(in_repository(path)).expect("a unit");

@@ -73,7 +73,8 @@ pub(super) async fn serve(
     announce: impl FnOnce(Listening) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let passed = PassedSockets::take()?;
-    let config = &configured.listening_at(passed.http_addr()?, passed.udp_addr()?)?;
+    let passed_at = (passed.http_addr()?, passed.udp_addr()?);
+    let config = &configured.listening_at(passed_at.0, passed_at.1)?;
     open_files::raise_limit();
     // A reload that comes during the start waits for its end. By default SIGHUP ends the process.
     let hangups = settings.map(|_| signal(SignalKind::hangup())).transpose()?;
@@ -101,6 +102,7 @@ pub(super) async fn serve(
     }
     let replaceable = Replaceable {
         config: configured.clone(),
+        passed_at,
         gate: Arc::clone(&service.app.gate),
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),

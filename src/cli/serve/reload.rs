@@ -3,6 +3,7 @@
 //! Tokens and keys hold for later requests, certificates for later connections.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegauge::access::{Gate, Tokens};
@@ -18,6 +19,8 @@ use super::super::settings::Settings;
 pub(super) struct Replaceable {
     /// The configuration of the start, with the sections reloaded since.
     pub(super) config: Config,
+    /// The addresses of the sockets for HTTP and for datagrams that were passed to the process.
+    pub(super) passed_at: (Option<SocketAddr>, Option<SocketAddr>),
     pub(super) gate: Arc<Gate>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) metrics: Arc<Metrics>,
@@ -44,6 +47,7 @@ impl Replaceable {
     fn reload(&mut self, settings: &Settings) -> anyhow::Result<()> {
         let now = settings.load()?;
         let changed = self.config.reloaded(&now)?;
+        changed.listening_at(self.passed_at.0, self.passed_at.1)?; // as at the start
         let other_tls = Tls::load(&changed.http.tls, &self.clock)?;
         if now != changed {
             let keys = changed.differing_keys(&now).join(", ");
