@@ -6,6 +6,19 @@ use crate::common::clock;
 /// The largest time up to which a float holds every millisecond: 2^53.
 pub(super) const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0;
 
+/// How far a time in milliseconds may be from a whole number that it stands for.
+///
+/// Binary fractions of seconds are not exact. All other times are cut off toward the past.
+const TOLERANCE_MS: f64 = 0.000_5;
+
+/// The whole milliseconds that a computed time in milliseconds stands for.
+///
+/// It is no number, or infinite, if `ms` is.
+pub(crate) fn whole_ms(ms: f64) -> f64 {
+    let (nearest, tolerance) = (ms.round(), TOLERANCE_MS.max(ms.abs() * f64::EPSILON));
+    if (ms - nearest).abs() <= tolerance { nearest } else { ms.floor() }
+}
+
 /// Why a text is not a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimestampError {

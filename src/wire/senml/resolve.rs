@@ -9,18 +9,13 @@ use super::{
 use crate::wire::{
     Code,
     problem::{Parsed, rejection},
-    timestamp::LAST_EXACT_MS,
+    timestamp::{LAST_EXACT_MS, whole_ms},
 };
 
 /// The smallest absolute time, in seconds since 1970.
 ///
 /// Smaller times are relative to now.
 const FIRST_ABSOLUTE_S: f64 = 268_435_456.0; // 2^28
-
-/// How far a time in milliseconds may be from a whole number that it stands for.
-///
-/// Binary fractions of seconds are not exact. All other times are cut off toward the past.
-const TOLERANCE_MS: f64 = 0.000_5;
 
 /// The measurement of a record: at least a value or a sum.
 #[derive(Debug, PartialEq)]
@@ -148,9 +143,7 @@ impl<'o> Resolver<'o> {
     /// The time, and whether it counts from now.
     fn ts_ms(&self, record: &Record<'_>) -> Parsed<(Option<i64>, bool)> {
         let seconds = self.time.clone()?.unwrap_or(0.0) + record.number(Field::Time)?.unwrap_or(0.0);
-        let exact = seconds * 1_000.0;
-        let (nearest, tolerance) = (exact.round(), TOLERANCE_MS.max(exact.abs() * f64::EPSILON));
-        let ms = if (exact - nearest).abs() <= tolerance { nearest } else { exact.floor() };
+        let ms = whole_ms(seconds * 1_000.0);
         if ms.is_nan() || ms.abs() > LAST_EXACT_MS {
             return Err(rejection(Code::InvalidTimestamp, "the time, \"bt\" + \"t\" in seconds, is out of range"));
         }

@@ -1,7 +1,7 @@
 //! Times as platforms write them: RFC 3339, or a number in the unit of the hook.
 
 use super::super::problem::{Parsed, invalid_time, quoted};
-use super::super::timestamp::{LAST_EXACT_MS, parse_rfc3339};
+use super::super::timestamp::{LAST_EXACT_MS, parse_rfc3339, whole_ms};
 use crate::config::TimeUnit;
 
 /// The longest number that is read, in bytes.
@@ -65,7 +65,7 @@ fn exponential_ms(text: &str, unit: TimeUnit) -> Option<i64> {
         TimeUnit::Us => 1e3,
         TimeUnit::Ns => 1e6,
     };
-    let ms = (number / per_ms).floor();
+    let ms = whole_ms(number / per_ms);
     (ms.abs() <= LAST_EXACT_MS).then_some(ms as i64)
 }
 
@@ -91,6 +91,9 @@ mod tests {
             ("1776693610000999", TimeUnit::Us, Some(1_776_693_610_000)),
             ("1776693610000.9", TimeUnit::Ms, Some(1_776_693_610_000)),
             ("1.77669361e9", TimeUnit::S, Some(1_776_693_610_000)),
+            ("1.776693610008e9", TimeUnit::S, Some(1_776_693_610_008)),
+            ("1.7766936100089e9", TimeUnit::S, Some(1_776_693_610_008)),
+            ("1.776693610002e18", TimeUnit::Ns, Some(1_776_693_610_002)),
             ("9223372036854775807", TimeUnit::Ms, Some(i64::MAX)),
             ("9223372036854775808", TimeUnit::Ms, None),
             ("9223372036854775807", TimeUnit::S, None),
