@@ -132,6 +132,9 @@ async fn clients_without_a_token_and_expired_tokens_are_noted() {
     };
     let open = Setup::sqlite().set("http.listen", "0.0.0.0:1").set("auth.allow_anonymous", true);
     note(open, "admits every client of http.listen, which is 0.0.0.0:1").await;
+    let devices = Setup::sqlite().mqtt_listener("listen = '0.0.0.0:2'\n[[topics]]\ntopic = 'own/#'\n");
+    let devices = devices.set("auth.allow_anonymous", true);
+    note(devices, "admits every client of mqtt_listener.listen, which is 0.0.0.0:2").await;
     let old = "scopes = ['ingest']\nexpires = '2020-01-01T00:00:00Z'";
     let setup = Setup::sqlite().token("old", old).token("new", "scopes = ['ingest']");
     note(setup, "these tokens and keys have expired (1 in all): token old").await;

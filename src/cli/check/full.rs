@@ -148,7 +148,11 @@ fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
 /// Access is open if clients of other machines need no token.
 fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let listens = [Some(("http.listen", config.http.listen)), config.udp.listen.address().map(|at| ("udp.listen", at))];
+    let listens = [
+        Some(("http.listen", config.http.listen)),
+        config.mqtt_listener.listen.address().map(|at| ("mqtt_listener.listen", at)),
+        config.udp.listen.address().map(|at| ("udp.listen", at)),
+    ];
     let open = listens.into_iter().flatten().find(|(_, at)| !at.ip().to_canonical().is_loopback());
     if let Some((key, at)) = open.filter(|_| config.auth.allow_anonymous) {
         let note = format!("auth.allow_anonymous admits every client of {key}, which is {at}: other machines reach it");
