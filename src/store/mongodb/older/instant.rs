@@ -9,7 +9,7 @@ use bson::RawBsonRef;
 
 use crate::common::clock::rfc3339;
 use crate::model::Hour;
-use crate::wire::timestamp::parse_rfc3339;
+use crate::wire::timestamp::{parse_rfc3339, whole_ms};
 
 /// The years 0 to 9999, in Unix milliseconds.
 const INSTANTS_MS: Range<i64> = -62_167_219_200_000..253_402_300_800_000;
@@ -43,7 +43,7 @@ pub(super) fn instant_of(value: RawBsonRef<'_>) -> Result<i64, String> {
                 return Err(format!("is {number}, which is no Unix time"));
             }
             let ts_ms = if number.abs() < FIRST_MILLISECOND { number * 1_000.0 } else { number };
-            ts_ms.round() as i64 // saturates
+            whole_ms(ts_ms) as i64 // saturates
         }
         other => return Err(format!("is {}, and no instant", kind_of(other))),
     };

@@ -144,6 +144,16 @@ fn values_and_instants_may_have_any_type_that_means_them() {
 }
 
 #[test]
+fn fractions_of_a_millisecond_are_cut_off() {
+    let last_ms = HOUR.start_ms() + 3_599_999;
+    for ts in [last_ms as f64 / 1_000.0, (last_ms as f64 + 0.6) / 1_000.0, last_ms as f64 + 0.6] {
+        assert_eq!(instant::instant_of(RawBsonRef::Double(ts)), Ok(last_ms), "{ts}");
+        let readings = [doc! { "ts": ts, "value": 1 }].to_vec();
+        expect(&doc! { "deviceId": "a", "bucket": "2026-04-20-14", "readings": readings }, &[(3_599, "value", 1.0)]);
+    }
+}
+
+#[test]
 fn devices_metrics_and_metadata_have_their_rules() {
     let of = |fields: Document| {
         let mut document =
