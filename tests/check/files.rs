@@ -48,7 +48,13 @@ async fn a_damaged_log_dead_letters_and_quarantine_are_found() {
     server.kill9();
     let data = server.data_dir();
     fs::create_dir(data.join("quarantine")).expect("the folder is writable");
-    fs::write(data.join("quarantine/bytes"), "damaged").expect("the folder is writable");
+    for (name, bytes) in [
+        ("00000000000000000032-7.bytes", "damaged"),
+        ("00000000000000000064-8.bytes.put-back", "put back"),
+        ("checkpoint-5.bytes", "short"),
+    ] {
+        fs::write(data.join("quarantine").join(name), bytes).expect("the folder is writable");
+    }
     fs::write(data.join("dead-letters.ndjson"), "{}\n").expect("the folder is writable");
     damage(&segment(&data), 60, 4);
     let found = check(&setup, &data).await;

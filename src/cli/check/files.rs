@@ -1,5 +1,6 @@
 //! The part of `tidegauge check --full` about the data folder: the log, its disk, dead letters, quarantine.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use tidegauge::common::finding::{Finding, Part, counted, size};
@@ -64,7 +65,13 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
 ///
 /// In the folder of the log, they include spare segments and the unused rest of the newest segment.
 fn bytes_in(folder: &Path) -> Option<u64> {
+    bytes_of(folder, |_| true)
+}
+
+/// The bytes of the files in a folder whose names `is_counted` selects; `None` if there is no such folder.
+fn bytes_of(folder: &Path, is_counted: impl Fn(&OsStr) -> bool) -> Option<u64> {
     let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let files = files.filter(|file| is_counted(&file.file_name()));
     Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
 }
 
@@ -212,7 +219,12 @@ fn dead_letters(config: &Config) -> Option<Finding> {
 
 fn quarantine(data_dir: &Path) -> Option<Finding> {
     let folder = data_dir::quarantine_dir(data_dir);
-    let bytes = bytes_in(&folder).filter(|bytes| *bytes > 0)?;
+    // Not counted are `*.bytes.put-back`, whose readings are in the log again, and copies of the checkpoint.
+    let is_lost = |name: &OsStr| {
+        let name = name.to_str().and_then(|name| name.strip_suffix(".bytes"));
+        name.is_some_and(|name| !name.starts_with("checkpoint"))
+    };
+    let bytes = bytes_of(&folder, is_lost).filter(|bytes| *bytes > 0)?;
     let note = Finding::note(
         QUARANTINE,
         format!("{} of damaged bytes were set aside in {}: their readings are lost", size(bytes), folder.display()),
