@@ -30,7 +30,7 @@ mod sensor;
 ///
 /// The simulation sends bad readings all the time, so warnings about refused readings are off. So are
 /// warnings about readings that a stop leaves in the log.
-const LOG_LEVEL: &str = "warn,tidegauge::telemetry::refusals=error,tidegauge::cli::serve=error";
+const LOG_LEVEL: &str = "warn,audit=warn,tidegauge::telemetry::refusals=error,tidegauge::cli::serve=error";
 
 /// Serve a simulated factory, to try tidegauge out.
 #[derive(Debug, Args)]

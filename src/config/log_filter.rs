@@ -12,6 +12,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 /// is a level, or a module with its level. In `warn,tidegauge::flush=debug`, all other modules have the level
 /// `warn`; without the `warn`, they have `info`. So an operator who asks for more lines of one module keeps
 /// the lines of the others.
+///
+/// The target `audit` has at least `info`, unless a directive names it, or the level of all others is `off`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -20,12 +22,18 @@ const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such
 /// The level of modules that no directive names.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
+/// The target of the lines about what clients delete and set.
+const AUDIT: &str = "audit";
+
 impl LogFilter {
     /// The filter in the form that a `tracing` subscriber needs.
     #[must_use]
     pub fn to_filter(&self) -> Targets {
         let filter: Targets = self.0.parse().unwrap_or_default(); // valid: `from_str` has parsed it
-        if filter.default_level().is_some() { filter } else { filter.with_default(DEFAULT) }
+        let others = filter.default_level().unwrap_or(DEFAULT);
+        let is_decided = others == LevelFilter::OFF || filter.iter().any(|(target, _)| target == AUDIT);
+        let filter = if is_decided { filter } else { filter.with_target(AUDIT, others.max(LevelFilter::INFO)) };
+        filter.with_default(others)
     }
 }
 
@@ -100,6 +108,25 @@ mod tests {
         }
         let off = "off,tidegauge::flush=debug".parse::<LogFilter>().unwrap().to_filter();
         assert!(!off.would_enable("tidegauge::http", &Level::ERROR), "unless all others are off");
+    }
+
+    #[test]
+    fn audit_lines_stay_unless_a_directive_names_them_or_all_others_are_off() {
+        for (text, most) in [
+            ("error", Some(Level::INFO)),
+            ("warn,tidegauge::flush=debug", Some(Level::INFO)),
+            ("tidegauge=off", Some(Level::INFO)),
+            ("debug", Some(Level::DEBUG)),
+            ("off", None),
+            ("off,tidegauge=debug", None),
+            ("audit=off", None),
+            ("info,audit=error", Some(Level::ERROR)),
+            ("off,audit=info", Some(Level::INFO)),
+        ] {
+            let filter = text.parse::<LogFilter>().unwrap().to_filter();
+            let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+            assert_eq!(levels.into_iter().find(|level| filter.would_enable(AUDIT, level)), most, "{text}");
+        }
     }
 
     #[test]
