@@ -166,12 +166,13 @@ impl File {
 
 /// Removes comments and indentation from a file of this project.
 ///
-/// In these files, no string continues on another line.
+/// In these files, no string continues on another line, or has two slashes between spaces.
 fn squeezed(name: &str, source: &str) -> String {
     if name == "uplot.js" {
         return source.to_owned();
     }
-    let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    let code = source.lines().map(|line| line.split_once(" // ").map_or(line, |(code, _)| code).trim_start());
+    let lines = code.filter(|line| !line.is_empty() && !line.starts_with("//"));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
