@@ -246,6 +246,26 @@ async fn an_answer_that_counts_other_readings_deletes_no_dead_letter() {
     }
 }
 
+#[tokio::test]
+async fn a_retry_with_faulty_flags_leaves_the_file_in_its_place() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let (file, data_dir) = (folder.path().join("dead-letters.ndjson"), folder.path().to_str().expect("UTF-8"));
+    std::fs::write(&file, "{}\n").expect("our folder");
+    let missing = folder.path().join("no-token");
+    let token = ["--token-file", missing.to_str().expect("UTF-8")];
+    let refused = run(&[&["dead-letters", "retry", "--data-dir", data_dir], &token[..]].concat()).await;
+    assert!(refused.code == Some(1) && refused.stderr.contains("no-token"), "{refused:?}");
+    assert!(file.exists());
+}
+
+#[tokio::test]
+async fn what_an_interrupted_retry_has_left_is_in_the_metric() {
+    let server = Server::start(Setup::sqlite()).await;
+    let taken = server.data_dir().join("dead-letters.retrying.ndjson");
+    std::fs::write(taken, "{}\n").expect("our folder");
+    assert_eq!(server.metrics().await.count("tidegauge_dead_letter_bytes"), 3);
+}
+
 /// Makes the collection refuse the buckets that match this condition.
 async fn refuse_where(database: &Database, what: bson::Document) {
     let command = doc! { "collMod": "buckets", "validator": { "$nor": [what] } };

@@ -163,11 +163,12 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let files = Files::of(&config, args.forward)?;
+    // First, so that faulty flags leave the file in its place.
+    let sender = Sender::to(&args.client.or_server_of(&config.http)?, DEAD_LETTERS, RETRY_FOR)?;
     let Some(taken) = files.take()? else {
         println!("0 dead letters");
         return Ok(());
     };
-    let sender = Sender::to(&args.client.or_server_of(&config.http)?, DEAD_LETTERS, RETRY_FOR)?;
     let (mut lines, mut kept) = (Vec::new(), Vec::new());
     for line in NumberedLines::new(BufReader::new(&taken)) {
         let NumberedLine { number, at, text } = line.with_context(|| format!("read {}", files.taken.display()))?;

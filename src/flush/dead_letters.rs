@@ -45,9 +45,10 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Appends to the file at `path`, which grows to at most `max_bytes`.
+    /// Appends to the file at `path`.
     ///
-    /// The first refused reading creates it.
+    /// The first refused reading creates it. It has at most `max_bytes`, together with the file that an
+    /// interrupted retry has left.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
         let (path, turn, followed) = (Arc::new(path), Arc::default(), Arc::default());
         Self { path, max_bytes, clock, turn, copies: None, has_follower: false, followed }
@@ -62,9 +63,18 @@ impl DeadLetters {
         Self { copies: Some(copies.into()), has_follower, ..self }
     }
 
-    /// The size of the file, in bytes.
+    /// The size of the letters, in bytes; see [`Self::bytes_at`].
     pub fn bytes(&self) -> u64 {
-        std::fs::metadata(&*self.path).map_or(0, |file| file.len())
+        Self::bytes_at(&self.path)
+    }
+
+    /// The size of the letters in the file at `path`, in bytes.
+    ///
+    /// The file that a retry has taken counts too, until the retry has ended well.
+    #[must_use]
+    pub fn bytes_at(path: &Path) -> u64 {
+        let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        bytes(path) + bytes(&Self::taken_path(path))
     }
 
     /// Whether no letter is left for a deletion: also none in the file of a retry, and none in the copies.
@@ -181,14 +191,25 @@ impl DeadLetters {
             if path.exists() { of(&folder, name) } else { Ok(0) }
         };
         let of_file = of(&self.path)?;
-        match open_regular(&taken) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(of_file),
-            Err(error) => Err(error),
-            Ok(file) => match file.try_lock() {
-                Ok(()) => Ok(of_file + of(&taken)?),
-                Err(TryLockError::WouldBlock) => Ok(of_file),
-                Err(TryLockError::Error(error)) => Err(error),
-            },
+        match self.left_by_retry()? {
+            Some(_locked) => Ok(of_file + of(&taken)?),
+            None => Ok(of_file),
+        }
+    }
+
+    /// Opens and locks the file that an interrupted retry has left.
+    ///
+    /// `None`: there is none, or a running retry holds it. The caller holds [`Self::lock`], so that no retry
+    /// begins meanwhile.
+    fn left_by_retry(&self) -> std::io::Result<Option<File>> {
+        let file = match open_regular(&Self::taken_path(&self.path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
         }
     }
 
@@ -202,7 +223,10 @@ impl DeadLetters {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
         let (folder, name) = OsFolder::of_file(&self.path)?;
-        file::add_lines(&folder, name, lines, self.max_bytes)
+        // The file of a running retry does not count: the retry may wait for space in the log, which the
+        // refused readings take until they are in a dead-letter file.
+        let left = self.left_by_retry()?.map_or(Ok(0), |file| file.metadata().map(|file| file.len()))?;
+        file::add_lines(&folder, name, lines, self.max_bytes, left)
     }
 
     /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
@@ -452,7 +476,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_file_accepts_no_line_until_it_is_taken_away() {
+    async fn a_full_file_accepts_no_line_until_a_retry_takes_it_and_only_while_the_retry_runs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 600);
@@ -463,11 +487,17 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        assert!(letters.bytes() <= 600);
-        let before = lines(&path);
-        std::fs::rename(&path, folder.path().join("taken")).unwrap();
+        let (full, before) = (letters.bytes(), lines(&path));
+        assert!(full <= 600);
+        let held = DeadLetters::take(&path, &DeadLetters::taken_path(&path)).unwrap();
+        assert_eq!(letters.bytes(), full);
         letters.append(&refused(None), &Arc::default(), "next", "").await.unwrap();
         assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
+        drop(held); // the retry is interrupted
+        let error = letters.append(&refused(None), &Arc::default(), "last", "").await.unwrap_err();
+        let left = format!("(600 bytes, {full} of them left by a retry)");
+        assert!(error.kind() == ErrorKind::StorageFull && error.to_string().ends_with(&left), "{error}");
+        assert!(letters.bytes() > full);
     }
 
     #[test]

@@ -93,7 +93,7 @@ table! {
     metadata_refused_total: Counter, Count;
     /// Readings accepted and not stored yet.
     readings_pending: Gauge, Count;
-    /// Size of the dead-letter file.
+    /// Size of the dead-letter file, with what a retry has taken from it and not finished.
     dead_letter_bytes: Gauge, Bytes;
     /// Size at which the dead-letter file is full and refused readings stay pending.
     dead_letter_limit_bytes: Gauge, Bytes;

@@ -55,12 +55,14 @@ async fn a_damaged_log_dead_letters_and_quarantine_are_found() {
     ] {
         fs::write(data.join("quarantine").join(name), bytes).expect("the folder is writable");
     }
-    fs::write(data.join("dead-letters.ndjson"), "{}\n").expect("the folder is writable");
+    for name in ["dead-letters.ndjson", "dead-letters.retrying.ndjson"] {
+        fs::write(data.join(name), "{}\n").expect("the folder is writable");
+    }
     damage(&segment(&data), 60, 4);
     let found = check(&setup, &data).await;
     let mend = found.has("error", "log-segments", "the log is damaged in 1 place, first in ");
     assert!(mend.contains("tidegauge check --log --data-dir") && mend.contains("--quarantine"), "{mend}");
-    let mend = found.has("warning", "log-dead-letters", "3 B of them are kept");
+    let mend = found.has("warning", "log-dead-letters", "6 B of them are kept");
     assert!(mend.contains("tidegauge dead-letters list"), "{mend}");
     assert!(found.report.to_string().contains("7 B of damaged bytes were set aside"), "{found:#?}");
 

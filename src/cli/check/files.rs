@@ -6,6 +6,7 @@ use std::path::Path;
 use tidegauge::common::finding::{Finding, Part, counted, size};
 use tidegauge::config::{Bytes, Config};
 use tidegauge::disk;
+use tidegauge::flush::DeadLetters;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, MinFree};
 
@@ -198,7 +199,7 @@ fn judge_disk(space: disk::Space, used: u64, reserve: u64, max: u64) -> Finding 
 
 fn dead_letters(config: &Config) -> Option<Finding> {
     let data_dir = &config.server.data_dir;
-    let bytes = data_dir::dead_letters(data_dir).metadata().ok()?.len();
+    let bytes = DeadLetters::bytes_at(&data_dir::dead_letters(data_dir));
     (bytes > 0).then(|| {
         let folder = data_dir.display();
         let url = match local_url(&config.http) {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::HumanCount;
+use tidegauge::flush::DeadLetters;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, quarantine};
 
@@ -158,9 +159,12 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         let (name, bytes) = (name(&damage.path), HumanCount(damage.bytes));
         writeln!(out, "  damaged: {name}, byte {}, {bytes} bytes: {}", damage.offset, damage.detail)?;
     }
-    if let Ok(file) = dead_letters(data_dir.path()).metadata() {
-        let (path, bytes) = (dead_letters(data_dir.path()), HumanCount(file.len()));
-        writeln!(out, "readings that the store refused permanently: {}, {bytes} bytes", path.display())?;
+    let current = dead_letters(data_dir.path());
+    for path in [DeadLetters::taken_path(&current), current] {
+        if let Ok(file) = path.metadata() {
+            let bytes = HumanCount(file.len());
+            writeln!(out, "readings that the store refused permanently: {}, {bytes} bytes", path.display())?;
+        }
     }
     Ok(())
 }
@@ -254,6 +258,22 @@ mod tests {
         }
         assert!(text.contains("checkpoint: position 0, 60 readings after it not stored yet"), "{text}");
         assert!(text.ends_with("the log is good\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn dead_letters_are_reported_also_those_that_a_retry_has_taken() {
+        let (folder, _) = twenty_records().await;
+        let path = dead_letters(folder.path());
+        let taken = DeadLetters::taken_path(&path);
+        for (path, letters) in [(&path, "{}\n"), (&taken, "{}\n{}\n")] {
+            fs::write(path, letters).unwrap();
+        }
+        let (outcome, text) = checked(&folder, false);
+        outcome.unwrap();
+        for (path, bytes) in [(&path, 3), (&taken, 6)] {
+            let line = format!("readings that the store refused permanently: {}, {bytes} bytes\n", path.display());
+            assert!(text.contains(&line), "{text}");
+        }
     }
 
     #[tokio::test]

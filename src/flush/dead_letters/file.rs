@@ -26,7 +26,7 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
         let taken = folder.open(taken, OpenMode::Read)?;
         let line = |range: &Range<u64>| Pieces { file: &*taken, at: range.start, end: range.end };
         let lines = kept.iter().flat_map(|range| line(range).chain([Ok(b"\n".to_vec())]));
-        add_lines(folder, name, lines, u64::MAX)?;
+        add_lines(folder, name, lines, u64::MAX, 0)?;
     }
     folder.remove(taken)?;
     folder.sync()
@@ -40,7 +40,7 @@ pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::R
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    add_lines(folder, taken, Pieces { file: &*file, at: 0, end: file.len()? }, u64::MAX)?;
+    add_lines(folder, taken, Pieces { file: &*file, at: 0, end: file.len()? }, u64::MAX, 0)?;
     folder.remove(name)?;
     folder.sync()
 }
@@ -250,18 +250,20 @@ impl Read for FileBytes<'_> {
     }
 }
 
-/// Adds lines, each in one or several pieces, to a file of at most `max_bytes`.
+/// Adds lines, each in one or several pieces, to a file.
 ///
-/// Creates the file if it does not exist. When this returns, the lines survive a crash.
+/// The file has at most `max_bytes`, together with the `left` bytes of the file of an interrupted retry. This
+/// creates the file if it does not exist. When this returns, the lines survive a crash.
 pub(super) fn add_lines(
     folder: &dyn Folder,
     name: &str,
     lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
     max_bytes: u64,
+    left: u64,
 ) -> std::io::Result<()> {
     let file = folder.open(name, OpenMode::Create)?;
     let end = file.len()?;
-    if let Err(error) = write_lines(&*file, &folder.path_of(name), end, lines, max_bytes) {
+    if let Err(error) = write_lines(&*file, &folder.path_of(name), end, lines, max_bytes, left) {
         let _ = file.set_len(end); // otherwise each retry leaves a piece of a line
         return Err(error);
     }
@@ -278,14 +280,17 @@ fn write_lines(
     mut end: u64,
     lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
     max_bytes: u64,
+    left: u64,
 ) -> std::io::Result<()> {
     let mut last = *b"\n";
     file.fill(&mut last, end.saturating_sub(1))?;
     let separator = (last != *b"\n").then(|| Ok(b"\n".to_vec()));
     for line in separator.into_iter().chain(lines) {
         let line = line?;
-        if end + line.len() as u64 > max_bytes {
-            let full = format!("{} has reached flush.max_dead_letter_bytes ({max_bytes} bytes)", path.display());
+        if end + left + line.len() as u64 > max_bytes {
+            let of_retry = if left > 0 { format!(", {left} of them left by a retry") } else { String::new() };
+            let limit = format!("flush.max_dead_letter_bytes ({max_bytes} bytes{of_retry})");
+            let full = format!("{} has reached {limit}", path.display());
             return Err(std::io::Error::new(ErrorKind::StorageFull, full));
         }
         file.write_all_at(&line, end)?;
@@ -302,7 +307,7 @@ mod tests {
     use crate::disk::faulty::{Call, Disk};
 
     fn add(disk: &Disk, name: &str, lines: &[&str]) -> std::io::Result<()> {
-        add_lines(disk, name, lines.iter().map(|line| Ok(format!("{line}\n").into())), 100)
+        add_lines(disk, name, lines.iter().map(|line| Ok(format!("{line}\n").into())), 100, 0)
     }
 
     /// The lines of a file on a faulty disk; none if it does not exist.
