@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::ast::Operator;
+use crate::model::Sum;
 
 /// A value in a row.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,14 +51,42 @@ impl Value {
         }
     }
 
-    /// Returns the sum of two numbers. Integers wrap around on overflow.
-    pub(super) fn plus(&self, other: &Self) -> Self {
-        arithmetic(Operator::Add, self, other)
-    }
-
     /// Returns this number minus `other`.
     pub(super) fn minus(&self, other: &Self) -> Self {
         arithmetic(Operator::Subtract, self, other)
+    }
+}
+
+/// The sum of numbers; null if a value is none.
+///
+/// The sum of floats includes the rounding errors. Integers wrap around on overflow.
+#[derive(Debug, Clone)]
+pub(super) enum Total {
+    Floats(Sum),
+    Others(Value),
+}
+
+impl Total {
+    pub(super) fn of(value: Value) -> Self {
+        match value {
+            Value::Float(value) => Self::Floats(Sum::of(value)),
+            other => Self::Others(other),
+        }
+    }
+
+    pub(super) fn add(&mut self, value: &Value) {
+        if let (Self::Floats(sum), Some(value)) = (&mut *self, value.as_f64()) {
+            sum.add(value);
+        } else {
+            *self = Self::of(arithmetic(Operator::Add, &self.value(), value));
+        }
+    }
+
+    pub(super) fn value(&self) -> Value {
+        match self {
+            Self::Floats(sum) => Value::Float(sum.finish()),
+            Self::Others(value) => value.clone(),
+        }
     }
 }
 

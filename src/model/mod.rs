@@ -33,6 +33,6 @@ pub use metric::reads;
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
 pub use operator_metadata::{OperatorKey, OperatorMetadata};
 pub use series_filter::{SeriesFilter, Wanted};
-pub(crate) use stats::Fold;
+pub(crate) use stats::{Fold, Sum};
 pub use stats::{Stats, ValueAt, join_stats};
 pub use value_limits::{Bound, Bounds, ValueLimits};

@@ -31,22 +31,28 @@ pub struct ValueAt {
     pub value: f64,
 }
 
-/// Computes [`Stats`] of values in the order of time, with a sum as accurate as in twice the precision.
+/// A sum as accurate as in twice the precision.
 ///
 /// The rounding errors of all additions are added at the end: compensated summation after Kahan and Babuška,
 /// in the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26,
-/// 2005). If the sum leaves the range of a double on its way, the fold continues with a scaled sum, so that
-/// the result can be finite.
+/// 2005). If the sum leaves the range of a double on its way, it continues scaled, so that the result can be
+/// finite.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fold {
-    count: u64,
-    min: f64,
-    max: f64,
+pub(crate) struct Sum {
     sum: f64,
     /// The sum of the rounding errors.
     lost: f64,
     /// The factor of `sum`, `lost` and each value: 1, or [`DOWN`].
     scale: f64,
+}
+
+/// Computes [`Stats`] of values in the order of time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fold {
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: Sum,
     first: (HourOffset, f64),
     last: (HourOffset, f64),
 }
@@ -55,10 +61,53 @@ pub(crate) struct Fold {
 /// values that are far too small to matter in such sums.
 const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
+impl Sum {
+    pub(crate) const fn of(value: f64) -> Self {
+        Self { sum: value, lost: 0.0, scale: 1.0 }
+    }
+
+    pub(crate) fn add(&mut self, value: f64) {
+        if !(self.sum + value * self.scale).is_finite() {
+            self.scale_down();
+        }
+        self.add_scaled(value * self.scale);
+    }
+
+    /// Adds the values of another sum.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        if self.scale.min(other.scale) < 1.0 || !(self.sum + other.sum).is_finite() {
+            self.scale_down();
+            other.scale_down();
+        }
+        self.add_scaled(other.sum);
+        self.lost += other.lost;
+    }
+
+    /// The sum. If a value is infinite or NaN, it is what plain additions give.
+    pub(crate) fn finish(self) -> f64 {
+        let sum = if self.sum.is_finite() { self.sum + self.lost } else { self.sum };
+        sum / self.scale
+    }
+
+    fn scale_down(&mut self) {
+        let factor = DOWN / self.scale; // 1 if the sum is scaled already
+        self.sum *= factor;
+        self.lost *= factor;
+        self.scale = DOWN;
+    }
+
+    fn add_scaled(&mut self, value: f64) {
+        let next = self.sum + value;
+        let taken = next - self.sum;
+        self.lost += (self.sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
+        self.sum = next;
+    }
+}
+
 impl Fold {
     pub(crate) const fn of(offset: HourOffset, value: f64) -> Self {
         let only = (offset, value);
-        Self { count: 1, min: value, max: value, sum: value, lost: 0.0, scale: 1.0, first: only, last: only }
+        Self { count: 1, min: value, max: value, sum: Sum::of(value), first: only, last: only }
     }
 
     pub(crate) fn add(&mut self, offset: HourOffset, value: f64) {
@@ -66,23 +115,14 @@ impl Fold {
         self.count += 1;
         self.min = self.min.min(value);
         self.max = self.max.max(value);
-        if !(self.sum + value * self.scale).is_finite() {
-            self.sum *= DOWN;
-            self.lost *= DOWN;
-            self.scale = DOWN;
-        }
-        let value = value * self.scale;
-        let next = self.sum + value;
-        let taken = next - self.sum;
-        self.lost += (self.sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
-        self.sum = next;
+        self.sum.add(value);
     }
 
     /// The stats of the values. `hour` is their hour.
     pub(crate) fn finish(self, hour: Hour) -> Stats {
-        let Self { count, min, max, sum, lost, scale, first, last } = self;
+        let Self { count, min, max, sum, first, last } = self;
         let at = |(offset, value)| ValueAt { ts_ms: hour.instant_ms(offset), value };
-        Stats { count, min, max, sum: (sum + lost) / scale, first: at(first), last: at(last) }
+        Stats { count, min, max, sum: sum.finish(), first: at(first), last: at(last) }
     }
 }
 
@@ -195,6 +235,34 @@ mod tests {
         assert_eq!(sum_of(&[f64::MIN, f64::MIN, f64::MIN, f64::MAX, f64::MAX]), Some(f64::MIN));
         assert_eq!(sum_of(&[f64::MAX, f64::MAX]), Some(f64::INFINITY), "beyond a double");
         assert_eq!(sum_of(&[f64::MIN, f64::MIN]), Some(f64::NEG_INFINITY));
+    }
+
+    #[test]
+    fn a_merged_sum_is_that_of_all_values() {
+        let of = |values: &[f64]| {
+            let mut sum = Sum::of(0.0);
+            for value in values {
+                sum.add(*value);
+            }
+            sum
+        };
+        for values in [
+            &[1e16, 1.0, 1.0, 1.0, -1e16][..],
+            &[0.1; 10],
+            &[1.0, 1e308, 1e308, 1e308, -1e308, -1e308],
+            &[f64::MAX, f64::MIN, f64::MIN, f64::MAX, 1.5],
+            &[1e308, 1e308],
+            &[1.0, f64::INFINITY, 1.0],
+        ] {
+            for at in 0..=values.len() {
+                let (one, other) = values.split_at(at);
+                let mut merged = of(one);
+                merged.merge(of(other));
+                assert_eq!(Some(merged.finish()), Some(of(values).finish()), "{values:?} at {at}");
+            }
+        }
+        assert_eq!(Some(of(&[1.0, f64::NEG_INFINITY, f64::MIN]).finish()), Some(f64::NEG_INFINITY));
+        assert!(of(&[f64::INFINITY, f64::NEG_INFINITY]).finish().is_nan());
     }
 
     #[test]

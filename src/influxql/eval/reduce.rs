@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use super::super::plan::Aggregate;
 use super::super::source::HourStats;
 use super::super::time::NS_PER_MS;
-use super::super::value::Value;
+use super::super::value::{Total, Value};
+use crate::model::Sum;
 
 /// A value at an instant.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +24,8 @@ pub(super) struct Point {
 #[derive(Debug, Clone)]
 pub(super) enum Reducer {
     Count(i64),
-    Mean { sum: f64, count: u64 },
-    Sum(Value),
+    Mean { sum: Sum, count: u64 },
+    Sum(Total),
     Selected(Point),
     Spread { min: Value, max: Value },
     Points(Vec<Point>),
@@ -34,8 +35,8 @@ impl Reducer {
     pub(super) fn new(aggregate: &Aggregate, first: Point) -> Self {
         match aggregate {
             Aggregate::Count => Self::Count(1),
-            Aggregate::Mean => Self::Mean { sum: first.value.as_f64().unwrap_or_default(), count: 1 },
-            Aggregate::Sum => Self::Sum(first.value),
+            Aggregate::Mean => Self::Mean { sum: Sum::of(first.value.as_f64().unwrap_or_default()), count: 1 },
+            Aggregate::Sum => Self::Sum(Total::of(first.value)),
             Aggregate::Min | Aggregate::Max | Aggregate::First | Aggregate::Last => Self::Selected(first),
             Aggregate::Spread => Self::Spread { min: first.value.clone(), max: first.value },
             _ => Self::Points(vec![first]),
@@ -46,10 +47,10 @@ impl Reducer {
         match self {
             Self::Count(count) => *count += 1,
             Self::Mean { sum, count } => {
-                *sum += point.value.as_f64().unwrap_or_default();
+                sum.add(point.value.as_f64().unwrap_or_default());
                 *count += 1;
             }
-            Self::Sum(sum) => *sum = sum.plus(&point.value),
+            Self::Sum(sum) => sum.add(&point.value),
             Self::Selected(selected) => {
                 if is_better(aggregate, &point, selected) {
                     *selected = point;
@@ -77,8 +78,8 @@ impl Reducer {
         };
         match aggregate {
             Aggregate::Count => Self::Count(stats.count as i64),
-            Aggregate::Mean => Self::Mean { sum: stats.sum, count: stats.count },
-            Aggregate::Sum => Self::Sum(Value::Float(stats.sum)),
+            Aggregate::Mean => Self::Mean { sum: Sum::of(stats.sum), count: stats.count },
+            Aggregate::Sum => Self::Sum(Total::of(Value::Float(stats.sum))),
             Aggregate::Min => point((stats.start_ms, stats.min)),
             Aggregate::Max => point((stats.start_ms, stats.max)),
             Aggregate::First => point(stats.first),
@@ -92,10 +93,10 @@ impl Reducer {
         match (self, other) {
             (Self::Count(count), Self::Count(more)) => *count += more,
             (Self::Mean { sum, count }, Self::Mean { sum: more, count: others }) => {
-                *sum += more;
+                sum.merge(more);
                 *count += others;
             }
-            (Self::Sum(sum), Self::Sum(more)) => *sum = sum.plus(&more),
+            (Self::Sum(sum), Self::Sum(more)) => sum.add(&more.value()),
             (Self::Selected(selected), Self::Selected(other)) => {
                 if is_better(aggregate, &other, selected) {
                     *selected = other;
@@ -123,8 +124,8 @@ impl Reducer {
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];
         match self {
             Self::Count(count) => of_window(Value::Integer(count)),
-            Self::Mean { sum, count } => of_window(Value::Float(sum / count as f64)),
-            Self::Sum(sum) => of_window(sum),
+            Self::Mean { sum, count } => of_window(Value::Float(sum.finish() / count as f64)),
+            Self::Sum(sum) => of_window(sum.value()),
             Self::Spread { min, max } => of_window(max.minus(&min)),
             Self::Selected(point) => vec![at(point, window)],
             Self::Points(mut points) => {

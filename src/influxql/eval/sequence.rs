@@ -3,7 +3,7 @@
 use super::super::ast::Fill;
 use super::super::plan::{Aggregate, Call, Transform};
 use super::super::time::TimeRange;
-use super::super::value::Value;
+use super::super::value::{Total, Value};
 use super::super::window::Windows;
 use super::reduce::Point;
 
@@ -94,11 +94,10 @@ pub(super) fn transform(points: &[Point], transform: Transform, is_descending: b
     let points = points.iter().filter(|point| point.value.as_f64().is_some());
     match transform {
         Transform::CumulativeSum => {
-            let mut sum: Option<Value> = None;
+            let mut sum = Total::of(Value::Integer(0));
             let add = |point: &Point| {
-                let next = sum.as_ref().map_or_else(|| point.value.clone(), |sum| sum.plus(&point.value));
-                sum = Some(next.clone());
-                with_value(point, next)
+                sum.add(&point.value);
+                with_value(point, sum.value())
             };
             points.map(add).collect()
         }

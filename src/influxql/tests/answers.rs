@@ -131,6 +131,19 @@ fn windows_are_half_open_and_filled() {
 }
 
 #[test]
+fn sums_and_means_include_the_rounding_errors() {
+    let lines = "m,device_id=a x=1e16 0\nm,device_id=a x=1 3600000000000\nm,device_id=a x=-1e16 7200000000000";
+    for (condition, hours) in [("", 3), (" WHERE x != 5", 0)] {
+        let mut source = Data::new(lines);
+        let answer = ask(&mut source, &format!("SELECT sum(x), mean(x) FROM m{condition}"), LIMITS);
+        assert!(answer.contains(r#""values":[["1970-01-01T00:00:00Z",1,0.3333333333333333]]"#), "{answer}");
+        assert_eq!(source.hours, hours);
+    }
+    let answer = ask(&mut Data::new(lines), "SELECT cumulative_sum(x) FROM m", LIMITS);
+    assert!(answer.contains(r#"["1970-01-01T02:00:00Z",1]]"#), "{answer}");
+}
+
+#[test]
 fn windows_of_readings_and_of_subqueries_end_at_now() {
     let seconds = |after_now: i64| NOW_NS + after_now * 1_000_000_000;
     let lines = format!("m,device_id=a x=3,y=1 {}\nm,device_id=a x=9,y=1 {}", seconds(-60), seconds(300));
