@@ -96,10 +96,27 @@ async fn texts_of_series_gaps_steps_and_times() {
     {
         assert_eq!(run("time", &format!("m.lengthOf('{text}')")).await, expected, "{text}");
     }
-    for (value, expected) in
-        [("0.1 + 0.2", "0.3"), ("1/3", "0.333333333333"), ("-12345678.25", "-12345678.25"), ("1e300", "1.0000e300")]
-    {
+    for (value, expected) in [
+        ("0.1 + 0.2", "0.3"),
+        ("1/3", "0.333333333333"),
+        ("-12345678.25", "-12345678.25"),
+        ("1713621600123", "1713621600123"),
+        ("1e300", "1.0000e300"),
+    ] {
         assert_eq!(run("page", &format!("m.exact({value})")).await, expected, "{value}");
+    }
+    for (value, expected) in [
+        ("12345678", "12345678"),
+        ("-1234567.8", "-1234568"),
+        ("1/3", "0.33333"),
+        ("99999.9", "100000"),
+        ("0, 0", "0"),
+        ("101325.2, 0.2", "101325.2"), // a tick of an axis
+        ("101325.25, 0.25", "101325.25"),
+        ("1013.2468, 0.08", "1013.247"),
+        ("0.1 + 0.2, 0", "0.3"),
+    ] {
+        assert_eq!(run("page", &format!("m.short({value})")).await, expected, "{value}");
     }
     tab.close(server.url(), &[]).await;
 }

@@ -204,6 +204,28 @@ async fn many_readings_become_means_with_a_band() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn means_and_totals_of_large_values_have_enough_digits() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "pressure", &[(0, 101_325.4), (10, 101_326.3), (20, 101_327.2)]).await;
+    send(&server, "A", "total", &[(0, 0.0), (3_600, 1_234_568.0)]).await;
+    let tab = Tab::open().await;
+    let hours = "from=2024-04-20T14:00:00Z&to=2024-04-20T16:00:00Z&step=1h&table=1";
+    show(&tab, server.url(), &format!("device=A&{hours}&increase=total")).await;
+    let expected = json!([
+        ["A", "101327.2", "101325.4", "101326.3", "101327.2"],
+        ["A 1234568 in all", "1234568", "0", "617284", "1234568"],
+    ]);
+    assert_eq!(cells(&tab, ".chart .legend").await, expected);
+    let expected = json!([
+        ["04/20/2024, 04:00 PM", "101326.3 (101325.4 … 101327.2)"],
+        ["04/20/2024, 05:00 PM", "1234568"],
+        ["04/20/2024, 04:00 PM", "0"],
+    ]);
+    assert_eq!(cells(&tab, ".chart .data").await, expected);
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;

@@ -2,7 +2,7 @@
 
 import { changed, go, repeated } from "./address.js";
 import { save, token } from "./api.js";
-import { csvForm, exact, fill, h, workbookForm } from "./page.js";
+import { csvForm, exact, fill, h, short, workbookForm } from "./page.js";
 import { Plot } from "./plot.js";
 import { COMPARISONS, lengthOfStep, summary } from "./series.js";
 import { failureNotice } from "./states.js";
@@ -70,10 +70,10 @@ export function makeCard(first, handlers) {
         ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
       h("tbody", {}, group.lines.map((line) => {
         const whole = summary(line);
-        const cell = (name, value) => h("td", { class: "number", "data-name": name }, exact(value));
-        const total = group.isBars && whole && h("small", { class: "muted" }, ` ${exact(mean(line.mean.reduce((sum, value) => sum + value, 0)))} in all`);
+        const cell = (name, text) => h("td", { class: "number", "data-name": name }, text);
+        const total = group.isBars && whole && h("small", { class: "muted" }, ` ${exact(line.mean.reduce((sum, value) => sum + value, 0))} in all`);
         return h("tr", { class: line.isEarlier ? "earlier" : "" }, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash || line.isEarlier ? " dashed" : ""}` }), label(line), total),
-          h("td", { class: "number at" }), whole ? [cell("Min", whole.low), cell("Mean", mean(whole.mean)), cell("Max", whole.high)] : h("td", { colspan: 3 }));
+          h("td", { class: "number at" }), whole ? [cell("Min", exact(whole.low)), cell("Mean", mean(whole.mean, whole.low, whole.high)), cell("Max", exact(whole.high))] : h("td", { colspan: 3 }));
       }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
       group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
   }
@@ -87,7 +87,7 @@ export function makeCard(first, handlers) {
     cells.forEach((cell, nth) => {
       const { value, min, max } = found.values[nth] ?? {};
       const hasBand = (min ?? null) !== null;
-      fill(cell, exact(hasBand ? mean(value) : value), hasBand && h("small", {}, ` ${exact(min)} … ${exact(max)}`));
+      fill(cell, hasBand ? mean(value, min, max) : exact(value), hasBand && h("small", {}, ` ${exact(min)} … ${exact(max)}`));
     });
     const said = group.lines.map((line, nth) => `${label(line)} ${texts[nth]}`).join(", ");
     host.setAttribute("aria-valuemin", String(Math.round(range?.from ?? 0)));
@@ -131,13 +131,13 @@ export function makeCard(first, handlers) {
   };
 }
 
-// A mean, rounded to five significant digits.
-const mean = (value) => (value === null ? null : Number(value.toPrecision(5)));
+// The text of a mean. Its digits are enough to tell it from the smallest and the largest value.
+const mean = (value, min, max) => short(value, max - min);
 
 function valueText(found) {
   if (!found || (found.value ?? null) === null) return "–";
   const hasBand = (found.min ?? null) !== null;
-  return hasBand ? `${exact(mean(found.value))} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
+  return hasBand ? `${mean(found.value, found.min, found.max)} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
 }
 
 // The last value of a line: of rollups `line.last`, else the last point.

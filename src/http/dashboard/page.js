@@ -52,20 +52,23 @@ export function copyButton(text) {
 }
 
 // Formats of numbers, in the language of the browser.
-const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 12, useGrouping: false });
-const SHORT = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5, useGrouping: false });
+const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 15, useGrouping: false });
 const GROUPED = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 
 // A value with 12 digits: more would show the rounding of binary fractions.
-export const exact = (value) => plain(value, DIGITS);
+export const exact = (value) => rounded(value, 12);
 
-// A value with five digits, which fit into a table.
-export const short = (value) => plain(value, SHORT);
+// A value with five digits, which fit into a table, or with more if values that are `distance` apart would look the same.
+export const short = (value, distance) => rounded(value, 5, distance);
 
-function plain(value, format) {
+// Writes a value with at least `digits` significant digits, and not fewer than it has before its decimal mark.
+function rounded(value, digits, distance = Infinity) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  return size !== 0 && (size >= 1e15 || size < 1e-6) ? value.toExponential(4).replace("e+", "e") : format.format(value);
+  if (size !== 0 && (size >= 1e15 || size < 1e-6)) return value.toExponential(4).replace("e+", "e");
+  const power = Math.floor(Math.log10(size || 1));
+  const apart = Math.min(power + 2 - Math.floor(Math.log10(distance)), 12);
+  return DIGITS.format(Number(value.toPrecision(Math.max(digits, power + 1, apart))));
 }
 
 // A number of things, with separators of thousands.

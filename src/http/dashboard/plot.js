@@ -108,7 +108,7 @@ export class Plot {
         { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 2 * HALF_CLOCK + 12,
           values: (plot, splits, axis, space, increment) => axisTexts(splits, increment) },
         { stroke: text, grid: lines, ticks: { show: false }, font, gap: 6, size: widthOf,
-          values: (plot, splits) => splits.map((value) => short(value)) },
+          values: (plot, splits, axis, space, increment) => splits.map((value) => short(value, increment)) },
       ],
       series,
       bands,
