@@ -27,10 +27,10 @@ pub struct Auth {
     /// Only a token with the scope `admin` sees why the server is not healthy.
     pub health: Audience,
     /// The tokens. Without any, every client that can connect may do everything.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "without_repeating")]
     pub tokens: Vec<Token>,
     /// The keys that sign datagrams. Without any, datagrams need no signature.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "keys_without_repeating")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "without_repeating")]
     pub keys: Vec<Key>,
 }
 
@@ -147,10 +147,10 @@ impl Auth {
     }
 }
 
-/// Deserializes keys, and keeps secrets out of errors.
+/// Deserializes tokens or keys, and keeps secrets out of errors.
 ///
 /// An error about a value of the wrong type does not quote the value, which may be a secret.
-fn keys_without_repeating<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Key>, D::Error> {
+fn without_repeating<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::deserialize(deserializer).map_err(|error: D::Error| {
         let text = error.to_string();
         let expected = text.split_once("invalid type: ").and_then(|(_, rest)| rest.rsplit_once(", expected "));

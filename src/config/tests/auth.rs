@@ -242,3 +242,11 @@ fn the_secret_of_a_key_is_nowhere_shown_and_may_stand_in_a_file_of_its_own() {
         assert!(error.contains("auth.keys") && error.contains("expected") && !error.contains("hunter2"), "{error}");
     }
 }
+
+#[test]
+fn a_token_in_the_place_of_its_table_is_not_repeated() {
+    for tokens in ["tokens = \"tg_hunter2\"", "tokens = [\"tg_hunter2\"]", "tokens = { name = \"tg_hunter2\" }"] {
+        let error = error_of(&format!("[auth]\n{tokens}"));
+        assert!(error.contains("auth.tokens") && error.contains("expected") && !error.contains("hunter2"), "{error}");
+    }
+}
