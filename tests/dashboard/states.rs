@@ -192,3 +192,28 @@ async fn ages_and_ranges_count_by_the_clock_of_the_server() {
     tab.close(server.url(), &[]).await;
     assert!(server.terminate().await.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_becomes_silent_while_its_pages_are_open() {
+    let server = Server::start_with_clock(Setup::sqlite()).await;
+    send_now(&server, "A", 1.0).await;
+    server.settled().await;
+    let (list, chart) = (Tab::open().await, Tab::open().await);
+    list.go(&format!("{}/", server.url())).await;
+    list.wait_for("tr[data-device] .values", "temp 1").await;
+    // A range that does not move. So no answer changes any more.
+    let range =
+        "['from', 'to'].map((name, at) => `&${name}=${new Date(Date.now() + (at - 0.5) * 72e5).toISOString()}`)";
+    let range = chart.js(&format!("{range}.join('')")).await;
+    chart.go(&format!("{}/#/chart?device=A{}", server.url(), range.as_str().expect("a text"))).await;
+    chart.wait("document.querySelector('.chart canvas')").await;
+    for tab in [&list, &chart] {
+        assert_eq!(tab.js("document.querySelectorAll('main .tag').length").await, 0);
+    }
+    server.clock().set(7_200);
+    list.wait_for("tr[data-device] .age", "silent").await;
+    list.wait_for("tr[data-device] .values", "temp 1").await;
+    chart.wait_for("h1 .tag", "silent").await;
+    list.close(server.url(), &[]).await;
+    chart.close(server.url(), &[]).await;
+}

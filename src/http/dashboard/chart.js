@@ -63,7 +63,10 @@ export function chartView(root, start) {
     shown = { ...answer, asked, at: now() };
     drawLive();
     if (!isSame) draw();
-    else if (isNewRange) for (const card of cards.values()) card.move(answer.range);
+    else {
+      drawHead(answer.known, answer.unknown, answer.allNames); // a device may have become silent
+      if (isNewRange) for (const card of cards.values()) card.move(answer.range);
+    }
     fill(remarks, remarksOn(answer));
   }, (failure) => {
     if (failure.kind === "unauthorized") return;

@@ -73,8 +73,12 @@ export function devicesView(root, start) {
     const found = await load(asked, signal, (number) => asked === params && !shown && fill(list, h("p", { class: "muted" }, `Looking… ${number} found so far`)));
     if (asked !== params) return;
     root.classList.remove("waiting");
+    const marks = found.devices.map(markOf);
     if (!shown || shown.asked !== asked || !areSame(found.sources, shown.sources)) {
-      shown = { latest: shown?.asked === asked ? shown.latest : undefined, ...found, asked };
+      shown = { latest: shown?.asked === asked ? shown.latest : undefined, ...found, asked, marks };
+      draw();
+    } else if (!areSame(marks, shown.marks)) {
+      shown.marks = marks;
       draw();
     }
     shown.at = now();
@@ -139,7 +143,7 @@ export function devicesView(root, start) {
   }
 
   function draw() {
-    const { devices, next } = shown;
+    const { devices, next, marks } = shown;
     for (const device of devices) {
       for (const [name, text] of flat(device.metadata)) seen.set(name, (seen.get(name) ?? new Set()).add(text));
     }
@@ -154,7 +158,7 @@ export function devicesView(root, start) {
     }
     fill(list, h("table", { class: "devices" },
       h("thead", {}, h("tr", {}, h("th", { class: "check" }, h("span", { class: "visually-hidden" }, "Select")), ["Device", "Latest values", "Metadata", "Last reading"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, devices.map(row))));
+      h("tbody", {}, devices.map((device, nth) => row(device, marks[nth])))));
     const first = devices[0]?.deviceId, last = devices.at(-1)?.deviceId;
     fill(pages,
       h("button", { type: "button", "data-key": "back", disabled: isFirst, onclick: () => {
@@ -171,14 +175,17 @@ export function devicesView(root, start) {
     drawValues();
   }
 
-  function row(device) {
-    const { deviceId } = device;
-    const instant = Date.parse(device.lastSeen);
-    const length = now() - instant;
+  // Whether a device is silent, or its clock is ahead.
+  function markOf({ lastSeen }) {
+    const length = now() - Date.parse(lastSeen);
     const limit = lengthOf(params.get("silent")) ?? lengthOf(SILENT_DEFAULT);
-    const isSilent = length > limit, isAhead = length < -MINUTE;
+    return length > limit ? "silent" : length < -MINUTE ? "ahead" : "";
+  }
+
+  function row(device, mark) {
+    const { deviceId } = device;
     const metadata = described(device.metadata);
-    return h("tr", { class: isSilent ? "silent" : "", "data-device": deviceId },
+    return h("tr", { class: mark, "data-device": deviceId },
       h("td", { class: "check" }, h("input", { type: "checkbox", "aria-label": `Select ${deviceId}`, checked: selected.has(deviceId), "data-key": `select ${deviceId}`,
         onchange: (event) => select(deviceId, event.target.checked) })),
       h("th", { scope: "row" }, h("a", { href: href("chart", new URLSearchParams({ device: deviceId })), title: deviceId, "data-key": `device ${deviceId}` }, nameOf(device.metadata) ?? deviceId),
@@ -190,8 +197,8 @@ export function devicesView(root, start) {
           more.append(`meta.${name}`, text.replace(/[\\*]/g, "\\$&"));
           go("devices", more);
         } }, h("span", { class: "muted" }, `${name} `), text)), metadata.length > MAX_METADATA && h("span", { class: "muted" }, `+${metadata.length - MAX_METADATA}`)),
-      h("td", { class: "age" }, ageElement(instant), isSilent && h("span", { class: "tag warn" }, "silent"),
-        isAhead && h("span", { class: "tag warn", title: "The last reading is from the future: the clock of the device is wrong." }, "clock ahead")));
+      h("td", { class: "age" }, ageElement(Date.parse(device.lastSeen)), mark === "silent" && h("span", { class: "tag warn" }, "silent"),
+        mark === "ahead" && h("span", { class: "tag warn", title: "The last reading is from the future: the clock of the device is wrong." }, "clock ahead")));
   }
 
   function drawValues() {
