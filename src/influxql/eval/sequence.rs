@@ -6,6 +6,7 @@ use super::super::time::TimeRange;
 use super::super::value::{Total, Value};
 use super::super::window::Windows;
 use super::reduce::Point;
+use crate::model::Sum;
 
 /// Adds a point for each window that has none.
 ///
@@ -153,19 +154,33 @@ fn successive<'p>(
     found
 }
 
+/// Returns the mean of each `size` successive values, in linear time.
+///
+/// It subtracts nothing, so that a row depends only on its own values. The values form blocks of `size`: a
+/// row adds the last values of one block and the first ones of the next.
 fn moving_average<'p>(points: impl Iterator<Item = &'p Point>, size: usize) -> Vec<Point> {
-    let mut window = std::collections::VecDeque::new();
-    let mut sum = 0.0;
+    let mut block = Vec::new();
+    let mut sum_of_block = Sum::of(0.0);
+    let mut sums_before = Vec::new(); // of the last value of the block before, its last two values, ...
     let mut found = Vec::new();
     for point in points {
         let value = point.value.as_f64().unwrap_or_default();
-        if window.len() == size {
-            sum -= window.pop_front().unwrap_or_default();
+        block.push(value);
+        sum_of_block.add(value);
+        let is_full = block.len() == size;
+        let before = if is_full { Some(Sum::of(0.0)) } else { sums_before.pop() };
+        if let Some(mut sum) = before {
+            sum.merge(sum_of_block);
+            found.push(with_value(point, Value::Float(sum.finish() / size as f64)));
         }
-        window.push_back(value);
-        sum += value;
-        if window.len() == size {
-            found.push(with_value(point, Value::Float(sum / size as f64)));
+        if is_full {
+            let mut sum = Sum::of(0.0);
+            for value in block.drain(1..).rev() {
+                sum.add(value);
+                sums_before.push(sum);
+            }
+            block.clear();
+            sum_of_block = Sum::of(0.0);
         }
     }
     found

@@ -144,6 +144,22 @@ fn sums_and_means_include_the_rounding_errors() {
 }
 
 #[test]
+fn a_moving_average_depends_only_on_the_values_of_its_row() {
+    let values = [3.4e38, 10.0, 20.0, 30.0, 1e308, 1e308, 10.0, 20.0, 30.0, 40.0, -5.0, 15.0];
+    let lines: Vec<_> =
+        values.iter().enumerate().map(|(at, value)| format!("m,device_id=a x={value:e} {at}000000000")).collect();
+    for size in 2..=6 {
+        let query = format!("SELECT moving_average(x, {size}) FROM m");
+        let answer: serde_json::Value =
+            serde_json::from_str(&ask(&mut Data::new(&lines.join("\n")), &query, LIMITS)).unwrap();
+        let rows = answer["results"][0]["series"][0]["values"].as_array().unwrap();
+        let averages: Vec<_> = rows.iter().map(|row| row[1].as_f64()).collect();
+        let average = |of_row: &[f64]| Some(of_row.iter().sum::<f64>() / size as f64).filter(|mean| mean.is_finite());
+        assert_eq!(averages, values.windows(size).map(average).collect::<Vec<_>>(), "{size}");
+    }
+}
+
+#[test]
 fn windows_of_readings_and_of_subqueries_end_at_now() {
     let seconds = |after_now: i64| NOW_NS + after_now * 1_000_000_000;
     let lines = format!("m,device_id=a x=3,y=1 {}\nm,device_id=a x=9,y=1 {}", seconds(-60), seconds(300));
