@@ -6,6 +6,9 @@
 //! letters have its readings. A reading that is in two snapshots is stored once after the restore. Copying
 //! the snapshots may take long, and happens last.
 //!
+//! A retry of dead letters moves readings from the letters to the log. If it ended between these two
+//! snapshots, neither would have its readings. So the letters are locked until both are taken.
+//!
 //! A deletion between the snapshots needs care: the log would still have the deleted readings, and the
 //! restore would store them again. In that rare case the backup takes all snapshots again.
 //!
@@ -127,9 +130,10 @@ struct Snapshots {
 impl Snapshots {
     fn take(config: &Config) -> anyhow::Result<Self> {
         for _ in 0..ATTEMPTS {
-            let log = log::backup::Snapshot::take(&data_dir::log_dir(&config.server.data_dir));
-            let log = log.map_err(data_dir::explain)?;
-            let letters = open_letters(&config.server.data_dir)?;
+            let data_dir = &config.server.data_dir;
+            let locks = letters(data_dir).iter().map(lock_of).collect::<anyhow::Result<Vec<_>>>()?;
+            let log = log::backup::Snapshot::take(&data_dir::log_dir(data_dir)).map_err(data_dir::explain)?;
+            let letters = open_letters(data_dir, locks)?;
             let is_sqlite = config.store_kind() == StoreKind::Sqlite;
             let database = is_sqlite.then(|| sqlite::backup::Snapshot::take(&config.sqlite_file())).transpose()?;
             if !log.has_later_deletion()? {
@@ -154,16 +158,26 @@ impl Snapshots {
     }
 }
 
-/// Opens the dead-letter files, under the lock of all processes that change them.
+/// Locks a dead-letter file against all processes that change it.
+///
+/// `None`: neither it nor the file of a retry exists. Then the backup creates no lock file.
+fn lock_of(files: &[PathBuf; 2]) -> anyhow::Result<Option<File>> {
+    let are_there = files.iter().any(|path| path.exists());
+    let lock = are_there.then(|| DeadLetters::lock(&files[0])).transpose();
+    lock.with_context(|| format!("lock {}", files[0].display()))
+}
+
+/// Opens the dead-letter files, and then unlocks them.
 ///
 /// Later changes append a line, or replace or remove a whole file. So the bytes of this moment stay readable.
-fn open_letters(data_dir: &Path) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {
+fn open_letters(data_dir: &Path, locks: Vec<Option<File>>) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {
     let mut opened = Vec::new();
-    for files in letters(data_dir) {
-        if !files.iter().any(|path| path.exists()) {
-            continue;
-        }
-        let _lock = DeadLetters::lock(&files[0]).with_context(|| format!("lock {}", files[0].display()))?;
+    for (files, lock) in letters(data_dir).into_iter().zip(locks) {
+        let lock = match lock {
+            None => lock_of(&files)?, // there may be letters by now
+            held => held,
+        };
+        let Some(_lock) = lock else { continue };
         for path in files {
             let file = match open_regular(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -174,4 +188,63 @@ fn open_letters(data_dir: &Path) -> anyhow::Result<Vec<(String, std::io::Take<Fi
         }
     }
     Ok(opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+    use tidegauge::config::{Server, Store};
+    use tidegauge::log::{BatchBuilder, Instruments, Log, MinFree, Options, Sync, recovery};
+
+    use super::*;
+
+    /// The backup waits for the lock of one letter file, while the retry of the other one ends.
+    #[test]
+    fn what_a_retry_has_sent_during_a_backup_is_in_its_log_or_in_its_letters() {
+        for earlier in (0..100_u64).step_by(5) {
+            let place = TempDir::new().unwrap();
+            let [data_dir, backup] = ["data", "backup"].map(|name| place.path().join(name));
+            for folder in [&data_dir, &backup] {
+                std::fs::create_dir(folder).unwrap();
+            }
+            let options = Options {
+                dir: data_dir::log_dir(&data_dir),
+                sync: Sync::Always,
+                group_window: Duration::ZERO,
+                segment_bytes: 1 << 20,
+                max_bytes: 1 << 22,
+                min_free: MinFree::Bytes(0),
+            };
+            let (log, _) = Log::open(options, Instruments::default()).unwrap();
+            let append = || {
+                let mut batch = BatchBuilder::default();
+                batch.push_of(None, "device", None, 0, 0, [("m", 1.0)].into_iter()).unwrap();
+                log.append(batch.finish()).unwrap().wait().unwrap();
+            };
+            let [of_store, of_forwarding] = letters(&data_dir);
+            for files in [&of_store, &of_forwarding] {
+                std::fs::write(&files[0], "{}\n").unwrap();
+            }
+            let server = Server { data_dir, ..Server::default() };
+            let config = Config { server, store: Store { kind: Some(StoreKind::Mongodb) }, ..Config::default() };
+
+            let locked = DeadLetters::lock(&of_store[0]).unwrap();
+            let [current, taken] = &of_forwarding;
+            let held = DeadLetters::take(current, taken).unwrap();
+            std::thread::scope(|scope| {
+                let backup = scope.spawn(|| Snapshots::take(&config).unwrap().copy_to(&backup).unwrap());
+                (0..earlier).for_each(|_| append()); // meanwhile the backup begins
+                append();
+                DeadLetters::put_back(current, taken, &[]).unwrap();
+                drop((held, locked));
+                backup.join().unwrap();
+            });
+            let segments = recovery::inspect(&backup.join(LOG)).unwrap().segments;
+            let readings: u64 = segments.iter().map(|segment| segment.readings).sum();
+            let has_letter = of_forwarding.iter().any(|path| backup.join(name_of(path).unwrap()).exists());
+            assert!(readings == earlier + 1 || has_letter, "{readings} of {} readings", earlier + 1);
+        }
+    }
 }
