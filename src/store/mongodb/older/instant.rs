@@ -24,9 +24,6 @@ const FIRST_SECOND: f64 = 1e8;
 /// As a number of seconds, it would be in the year 5138.
 const FIRST_MILLISECOND: f64 = 1e11;
 
-/// A float of 64 bits holds each integer up to this one exactly.
-const EXACT: u64 = 1 << 53;
-
 /// The most characters of a text of a document in a message.
 const SHOWN_CHARS: usize = 40;
 
@@ -73,15 +70,26 @@ pub(super) fn number_of(value: RawBsonRef<'_>) -> Result<Option<f64>, String> {
         RawBsonRef::Null => return Ok(None),
         RawBsonRef::Boolean(value) => f64::from(u8::from(value)),
         RawBsonRef::Int32(value) => value.into(),
-        RawBsonRef::Int64(value) if value.unsigned_abs() <= EXACT => value as f64,
-        RawBsonRef::Int64(value) => return Err(format!("is {value}, which a 64-bit float does not hold")),
+        RawBsonRef::Int64(value) => {
+            check_exact(value.into())?;
+            value as f64
+        }
         RawBsonRef::Double(value) => value,
         RawBsonRef::Decimal128(value) => {
-            value.to_string().parse().map_err(|_| format!("is {value}, and no decimal number"))?
+            let text = value.to_string();
+            if let Ok(whole) = text.parse::<i128>() {
+                check_exact(whole)?;
+            }
+            text.parse().map_err(|_| format!("is {value}, and no decimal number"))?
         }
         other => return Err(format!("is {}, and no number", kind_of(other))),
     };
     if number.is_finite() { Ok(Some(number)) } else { Err(format!("is {number}, which is not finite")) }
+}
+
+/// Refuses an integer that a float does not hold exactly. It has at most the 34 digits of a Decimal128.
+fn check_exact(whole: i128) -> Result<(), String> {
+    if whole as f64 as i128 == whole { Ok(()) } else { Err(format!("is {whole}, which a 64-bit float does not hold")) }
 }
 
 /// The whole number in `range` that a value stands for.

@@ -130,6 +130,8 @@ fn values_and_instants_may_have_any_type_that_means_them() {
     for (value, expected) in [
         (Bson::Int32(-7), -7.0),
         (Bson::Int64(1 << 53), 9_007_199_254_740_992.0),
+        (Bson::Int64(-(1 << 60)), -((1_u64 << 60) as f64)),
+        (decimal("9007199254740994"), 9_007_199_254_740_994.0),
         (Bson::Double(0.1), 0.1),
         (decimal("22.4"), 22.4),
         (decimal("1E+3"), 1_000.0),
@@ -259,6 +261,10 @@ fn a_document_that_is_not_understood_says_why_and_what_to_do() {
         (reading(doc! { "ts": at(10), "value": "high" }), "readings.value is not understood (--ignore readings.value"),
         (reading(doc! { "ts": at(10), "value": { "x": 1 } }), "is document, and no number"),
         (reading(doc! { "ts": at(10), "value": i64::MAX }), "which a 64-bit float does not hold"),
+        (
+            reading(doc! { "ts": at(10), "value": Bson::Decimal128("-9007199254740993".parse().unwrap()) }),
+            "is -9007199254740993, which a 64-bit float does not hold",
+        ),
         (
             reading(doc! { "ts": at(10), "value": Bson::Decimal128("NaN".parse().unwrap()) }),
             "value is NaN, which is not finite",
