@@ -79,8 +79,8 @@ Both stores are those of the configuration, with store.kind as --from and --to s
 such as mongodb.layout or mongodb.database, --from-config names the configuration that the service had before.
 
 The move may be interrupted and repeated: it continues where it was. At the end it compares the two stores. It leaves \
-the old store as it is. A reading that is deleted while the move runs may come back: repeat the deletion after it. \
-Metadata that a device has sent since the restart stays.
+the old store as it is. It brings back readings that were deleted since the restart, or by a deletion that was \
+answered 202 before it: repeat these deletions after the move. Metadata that a device has sent since the restart stays.
 
 To another server, use `tidegauge export` and `tidegauge import`.
 
