@@ -4,11 +4,37 @@ use serde_json::json;
 
 use super::browser::Tab;
 use super::front::Front;
-use super::{send, send_now};
+use super::{START_MS, send, send_now};
 use crate::harness::{Server, Setup, mongod, secret_of};
 
 /// The browser logs each refused or failed request by itself.
 const FAILED_REQUEST: &str = "Failed to load resource";
+
+/// Replaces the server for files, and the clock for limits of a minute or more.
+///
+/// `body` controls the body of the last file. `limits` has the functions that let the limits pass. `saved` is
+/// the address of the file that the page has saved.
+const SLOW_FILES: &str = r#"(() => {
+    const [ask, start, stop] = [fetch, setTimeout, clearTimeout];
+    let last = 0;
+    window.limits = new Map();
+    const limit = (pass) => { limits.set(--last, pass); return last; };
+    window.setTimeout = (pass, ms, ...rest) => (ms >= 60_000 ? limit(pass) : start(pass, ms, ...rest));
+    window.clearTimeout = (id) => { if (!limits.delete(id)) stop(id); };
+    AbortSignal.timeout = () => {
+        const controller = new AbortController();
+        limit(() => controller.abort(new DOMException("", "TimeoutError")));
+        return controller.signal;
+    };
+    window.fetch = async (path, options) => {
+        if (!path.includes("format=csv")) return ask(path, options);
+        return new Response(new ReadableStream({ start: (body) => {
+            window.body = body;
+            options.signal.addEventListener("abort", () => body.error(options.signal.reason));
+        } }));
+    };
+    HTMLAnchorElement.prototype.click = function () { window.saved = this.href; };
+})()"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_device_appears_by_the_command_that_the_page_shows() {
@@ -216,4 +242,35 @@ async fn a_device_becomes_silent_while_its_pages_are_open() {
     chart.wait_for("h1 .tag", "silent").await;
     list.close(server.url(), &[]).await;
     chart.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_may_take_long_and_its_failure_leaves_the_links() {
+    let server = Server::start(Setup::sqlite().token("operator", "scopes = ['admin', 'query', 'ingest']")).await;
+    let reading = json!({ "deviceId": "A", "ts": START_MS, "values": { "temp": 20 } });
+    let request = server.request(reqwest::Method::POST, "/v1/readings").bearer_auth(secret_of("operator"));
+    let request = request.header("content-type", "application/json").body(reading.to_string());
+    assert_eq!(server.send(request).await.status, 200);
+    let tab = Tab::open().await;
+    let range = "from=2024-04-20T14:00:00Z&to=2024-04-20T15:00:00Z";
+    tab.go(&format!("{}/#/chart?device=A&{range}", server.url())).await;
+    tab.wait("document.activeElement?.id === 'token'").await;
+    tab.type_text(&secret_of("operator")).await;
+    tab.press("Enter").await;
+    tab.wait("document.querySelector('.links a')").await;
+    tab.js(SLOW_FILES).await;
+    tab.click(".links a").await;
+    tab.wait("window.body").await;
+    tab.js("[...limits.values()].forEach((pass) => pass())").await;
+    tab.js("body.enqueue(new Uint8Array([65])), body.close()").await;
+    tab.wait("window.saved?.startsWith('blob:')").await;
+    assert_eq!(tab.js("document.querySelectorAll('.card .notice').length").await, 0);
+
+    tab.js("(() => { window.body = undefined; })()").await;
+    tab.click(".links a").await;
+    tab.wait("window.body").await;
+    tab.js("body.error(new TypeError('the connection broke off'))").await;
+    tab.wait_for(".card .notice", "The server does not answer. The file readings.csv was not saved.").await;
+    assert_eq!(tab.js("document.querySelectorAll('.links a').length").await, 2);
+    tab.close(server.url(), &[FAILED_REQUEST]).await;
 }

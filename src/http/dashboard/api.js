@@ -79,13 +79,16 @@ export async function mayRead(path) {
   return (await request(path, { method: "HEAD" })).ok;
 }
 
-// Saves a file of the API. The browser fetches it itself; with a token, the script does, as a link cannot send one.
+// Saves a file of the API. The browser fetches it itself; with a token, the script does, as a link cannot send one. Only
+// the head of the answer has to come within `TIMEOUT_MS`.
 export async function save(path, name) {
   const link = document.createElement("a");
   link.download = name;
   link.href = path;
   if (token.get()) {
-    const response = await request(path, {});
+    const limit = new AbortController();
+    const timer = setTimeout(() => limit.abort(new DOMException("", "TimeoutError")), TIMEOUT_MS);
+    const response = await request(path, { limit: limit.signal }).finally(() => clearTimeout(timer));
     if (!response.ok) throw await failureOf(response);
     link.href = URL.createObjectURL(await within(response.blob()));
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
@@ -93,10 +96,10 @@ export async function save(path, name) {
   link.click();
 }
 
-async function request(path, { signal, headers = {}, method, body }) {
+// Sends a request. `signal` and `limit` end it, also while the body of the answer comes.
+async function request(path, { signal, headers = {}, method, body, limit = AbortSignal.timeout(TIMEOUT_MS) }) {
   const secret = token.get();
   const authorization = secret ? { authorization: `Bearer ${secret}` } : {};
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
   const sent = Date.now();
   const patience = new Patience();
   try {

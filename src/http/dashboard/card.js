@@ -5,20 +5,20 @@ import { save, token } from "./api.js";
 import { csvForm, exact, fill, h, short, workbookForm } from "./page.js";
 import { Plot } from "./plot.js";
 import { COMPARISONS, lengthOfStep, summary } from "./series.js";
-import { failureNotice } from "./states.js";
-import { clock, now, stamp, zone } from "./time.js";
+import { failureTitle, notice } from "./states.js";
+import { stamp, zone } from "./time.js";
 
 // The number of rows that the table shows at first.
 const ROWS = 100;
 
 export function makeCard(first, handlers) {
   let group = first, range, query, step, params, ids, cursor, rows = ROWS;
-  const title = h("h2", {}), links = h("span", { class: "links" });
+  const title = h("h2", {}), links = h("span", { class: "links" }), failed = h("div", { "aria-live": "polite" });
   const host = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
   const legend = h("table", { class: "legend" });
   const body = h("tbody"), table = h("details", { class: "data" });
   const keys = h("p", { class: "keys muted" }, "Arrow keys move, + and − zoom, page up and down shift, 0 returns to now.");
-  const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), host, keys, legend, table);
+  const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), failed, host, keys, legend, table);
   const plot = new Plot(host, { ...handlers, cursor: (found) => { cursor = found; drawValues(); } });
   const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text,
     line.isEarlier && (COMPARISONS[params.get("compare")] ?? params.get("compare"))].filter(Boolean).join(" · ");
@@ -50,7 +50,8 @@ export function makeCard(first, handlers) {
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `file ${name}`, onclick: (event) => {
       if (!token.get()) return;
       event.preventDefault();
-      save(path, name).catch((failure) => fill(links, failureNotice(failure, clock(now(), true))));
+      fill(failed);
+      save(path, name).catch((failure) => fill(failed, notice("bad", `${failureTitle(failure)}. The file ${name} was not saved.`)));
     } }, text);
     const columns = group.isBars ? "&fn=count,increase" : "";
     const others = (names, isOn) => [...params.getAll(names).filter((name) => !group.names.includes(name)), ...(isOn ? group.names : [])];

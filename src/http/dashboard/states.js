@@ -45,6 +45,9 @@ const PANELS = {
   failed: ({ detail, status }) => ["The server failed", detail ?? `It answered with status ${status}.`],
 };
 
+// The words for a failed request.
+export const failureTitle = (failure) => (PANELS[failure.kind] ?? PANELS.failed)(failure)[0];
+
 // The panel for a failed request.
 export function failurePanel(failure, actions = []) {
   const [title, text] = (PANELS[failure.kind] ?? PANELS.failed)(failure);
@@ -52,10 +55,7 @@ export function failurePanel(failure, actions = []) {
 }
 
 // The line about a failed request, above data from before.
-export function failureNotice(failure, since) {
-  const [title] = (PANELS[failure.kind] ?? PANELS.failed)(failure);
-  return notice("bad", `${title}. This is what it said at ${since}.`);
-}
+export const failureNotice = (failure, since) => notice("bad", `${failureTitle(failure)}. This is what it said at ${since}.`);
 
 // The value of `partialReason` while the store is away.
 const STORE_AWAY = "the store does not answer";
