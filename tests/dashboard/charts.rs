@@ -354,6 +354,19 @@ async fn a_counter_has_a_bar_for_the_increase_of_each_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_metric_with_few_readings_that_only_grows_for_a_day_has_bars() {
+    let server = Server::start(Setup::sqlite()).await;
+    let meter: Vec<(i64, f64)> = (0..96).map(|nth| (nth * 900, 100.0 + nth as f64)).collect();
+    send(&server, "M", "energy", &meter).await;
+    send(&server, "M", "warmth", &meter[..48]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), "device=M&from=2024-04-20T14:00:00Z&to=2024-04-21T14:00:00Z").await;
+    let titles = tab.js("[...document.querySelectorAll('.chart h2')].map((title) => title.textContent)").await;
+    assert_eq!(titles, json!(["energy increase per 30m", "warmth"]));
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_limit_is_a_line_across_the_chart() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
