@@ -35,7 +35,7 @@ const MAX_LISTED: usize = 100;
 pub struct Rules {
     /// How far an instant may be behind the server's clock.
     ///
-    /// `None`: any time since year 0.
+    /// `None`: any time since year 0, but none of January 1970 that is plausible in a larger unit.
     pub max_age: Option<Duration>,
     /// How far an instant may be ahead of the server's clock.
     pub max_future: Duration,

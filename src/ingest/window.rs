@@ -11,6 +11,9 @@ const YEAR_0_MS: i64 = -62_167_219_200_000;
 /// The greatest age at which a rejected time is plausible in another unit: ten years.
 const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 
+/// The first instant that is plausible in another unit if readings may have any age: in September 2001.
+const FIRST_PLAUSIBLE_MS: i64 = 1_000_000_000_000;
+
 /// The window of a request.
 ///
 /// It depends on the clock at the start of the request. All instants are Unix milliseconds.
@@ -19,7 +22,7 @@ pub(super) struct Window {
     now: i64,
     /// The arrival, which is before `now` if a message has waited.
     arrival: i64,
-    /// `None`: any time since year 0.
+    /// `None`: any time since year 0, but none of January 1970 that is plausible in a larger unit.
     earliest: Option<i64>,
     latest: i64,
 }
@@ -57,6 +60,8 @@ impl Window {
             let detail =
                 format!("further ahead of the server's clock than ingest.max_future: the latest is {latest} now");
             (Code::TimestampInFuture, detail)
+        } else if self.earliest.is_none() && self.in_larger_unit(ts_ms, source.format).is_some() {
+            (Code::TimestampTooOld, format!("{} is probably a time in another unit", rfc3339(ts_ms)))
         } else {
             return Ok(ts_ms);
         };
@@ -66,22 +71,21 @@ impl Window {
     /// Returns a hint if the number of a rejected instant would be plausible in another unit; otherwise an
     /// empty text.
     fn unit_hint(&self, ts_ms: i64, source: Source) -> String {
-        let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
-        let is_meant = |ms: &i64| plausible.contains(ms);
-        let times = |factor: i64| ts_ms.checked_mul(factor).filter(is_meant);
         if source == Source::http(Format::LineProtocol) {
             // Times are nanoseconds unless the parameter `precision` says otherwise. Their whole milliseconds
             // are exact enough to recognize the unit.
-            if times(1_000_000_000).is_some() {
+            let is_meant = |factor: i64| self.times(ts_ms, factor).is_some();
+            if is_meant(1_000_000_000) {
                 return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
             }
             let units = [("milliseconds", "ms", 1_000_000), ("microseconds", "us", 1_000)];
-            if let Some((unit, precision, _)) = units.into_iter().find(|(_, _, factor)| times(*factor).is_some()) {
+            if let Some((unit, precision, _)) = units.into_iter().find(|(_, _, factor)| is_meant(*factor)) {
                 return format!(" (is the time in {unit}? precision={precision} says so)");
             }
         }
-        let divided = |divisor: i64| Some(ts_ms / divisor).filter(is_meant);
-        let units = [("seconds", times(1_000)), ("microseconds", divided(1_000)), ("nanoseconds", divided(1_000_000))];
+        let larger = self.in_larger_unit(ts_ms, source.format);
+        let divided = |divisor: i64| Some(ts_ms / divisor).filter(|ms| self.is_plausible(*ms));
+        let units = [("seconds", larger), ("microseconds", divided(1_000)), ("nanoseconds", divided(1_000_000))];
         let Some((unit, meant_ms)) = units.into_iter().find_map(|(unit, meant)| Some((unit, meant?))) else {
             return String::new();
         };
@@ -89,6 +93,29 @@ impl Window {
             Format::Json => format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)"),
             _ => format!(" (in another unit of time it would be {})", rfc3339(meant_ms)),
         }
+    }
+
+    /// Returns the instant that the number of a time means in a larger unit, if it is plausible there.
+    ///
+    /// Numbers in JSON and remote write are milliseconds, so that only seconds are a larger unit. In the
+    /// other formats they may be nanoseconds.
+    fn in_larger_unit(&self, ts_ms: i64, format: Format) -> Option<i64> {
+        let factors: &[i64] = match format {
+            Format::Json | Format::RemoteWrite => &[1_000],
+            _ => &[1_000, 1_000_000, 1_000_000_000],
+        };
+        factors.iter().find_map(|factor| self.times(ts_ms, *factor))
+    }
+
+    /// Returns the instant times a factor, if that is plausible.
+    fn times(&self, ts_ms: i64, factor: i64) -> Option<i64> {
+        ts_ms.checked_mul(factor).filter(|ms| self.is_plausible(*ms))
+    }
+
+    fn is_plausible(&self, ms: i64) -> bool {
+        let first =
+            if self.earliest.is_some() { self.now.saturating_sub(PLAUSIBLE_AGE_MS) } else { FIRST_PLAUSIBLE_MS };
+        (first..=self.latest).contains(&ms)
     }
 }
 
@@ -161,6 +188,32 @@ mod tests {
         }
         for far in [NOW_MS - 86_400_000, NOW_MS + 86_400_000, 0, i64::MIN, i64::MAX] {
             assert!(detail(JSON, far).ends_with(" now"), "{}", detail(JSON, far));
+        }
+    }
+
+    #[test]
+    fn without_a_limit_of_age_a_time_that_is_plausible_in_a_larger_unit_is_too_old() {
+        let check = |source, ts_ms| Window::new(NOW_MS, None, TEN_MINUTES).check(Some(ts_ms), source);
+        let (lines, datagram) = (Source::http(Format::LineProtocol), Source::udp(Format::LineProtocol));
+        for (source, ts_ms, hint) in [
+            (JSON, NOW_MS / 1_000, "unit (1776693610 looks like seconds; a number here is Unix milliseconds)"),
+            (JSON, 1_000_000_000, "(1000000000 looks like seconds; a number here is Unix milliseconds)"),
+            (lines, NOW_MS / 1_000_000_000, "and is taken for nanoseconds: add precision=s)"),
+            (lines, NOW_MS / 1_000_000, "(is the time in milliseconds? precision=ms says so)"),
+            (lines, NOW_MS / 1_000, "(is the time in microseconds? precision=us says so)"),
+            (datagram, 1_776, "(in another unit of time it would be 2026-04-12T13:20:00.000Z)"),
+        ] {
+            let Rejection { code, detail } = check(source, ts_ms).unwrap_err();
+            assert_eq!(code, Code::TimestampTooOld);
+            assert!(detail.starts_with("1970-01-") && detail.ends_with(hint), "{detail}");
+        }
+        for (source, accepted) in [
+            (JSON, &[YEAR_0_MS, -NOW_MS / 1_000, 0, 1_776, 999_999_999, NOW_MS / 1_000 + 601, NOW_MS - 86_400_000][..]),
+            (lines, &[-1_776, 0, 999, 1_777, 999_999, 1_777_294, 999_999_999, NOW_MS / 1_000 + 601, NOW_MS]),
+        ] {
+            for ts_ms in accepted {
+                assert_eq!(check(source, *ts_ms), Ok(*ts_ms));
+            }
         }
     }
 
