@@ -54,6 +54,12 @@ impl Peers {
         self.id.as_ref()
     }
 
+    /// Ends the lease at `latest`, if it is longer.
+    pub(super) fn end_lease_by(&self, latest: Instant) {
+        let mut ends = self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        *ends = ends.map(|ends| ends.min(latest));
+    }
+
     /// Begins or prolongs the lease. Returns whether there was none.
     pub(super) fn begin_lease(&self, ends: Instant) -> bool {
         let is_new = !self.has_lease();

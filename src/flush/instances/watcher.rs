@@ -27,8 +27,11 @@ const BUSY_FOR: Duration = Duration::from_secs(10);
 /// The time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long after a beat an instance may begin a write.
+/// How long after a beat an instance may begin a write, if looks take no time.
 const VALID: Duration = Duration::from_secs(8);
+
+/// The longest look that makes the next lease longer. Others wait that much longer for a dead instance.
+const SLOWEST_LOOK: Duration = Duration::from_secs(60);
 
 /// Clients of deletions do not wait for an instance without a beat for this long.
 const SILENT: Duration = Duration::from_secs(5);
@@ -51,7 +54,9 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         own,
         must_pass: began_empty,
         next_beat: now,
-        last_beat: now,
+        valid_until: now,
+        last_took: Duration::ZERO,
+        is_too_slow: OncePerChange::default(),
         seen: HashMap::new(),
         busy_until: now,
         is_alone: false,
@@ -60,7 +65,9 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
     let mut failing = OncePerChange::default();
     loop {
         let is_draining = pipeline.drain_begins.is_cancelled();
+        let begin = Instant::now();
         let looked = watcher.look().await;
+        watcher.last_took = begin.elapsed();
         if is_draining && !pipeline.peers.has_lease() {
             pipeline.note_given_up(pipeline.options.max_in_flight); // without a lease nothing is written
         }
@@ -90,7 +97,12 @@ struct Watcher<'a> {
     /// with nothing.
     must_pass: bool,
     next_beat: Instant,
-    last_beat: Instant,
+    /// Until when a write may begin, by the last beat.
+    valid_until: Instant,
+    /// How long the last look took.
+    last_took: Duration,
+    /// Whether the last lease was over before it began.
+    is_too_slow: OncePerChange,
     /// The newest number of beats of each instance, and when that number was first seen.
     seen: HashMap<Arc<str>, (i64, Instant)>,
     busy_until: Instant,
@@ -105,14 +117,17 @@ impl Watcher<'_> {
         let begin = Instant::now();
         self.is_alone = false; // unless the look says so
         if begin >= self.next_beat {
-            if self.instances.beat(&self.own, VALID).await? {
+            // The lease lasts until the next beat is answered, also if looks stay as slow as the last one.
+            let valid = VALID + 2 * self.last_took.min(SLOWEST_LOOK);
+            self.pipeline.peers.end_lease_by(begin + valid); // others may see the beat before its answer is here
+            if self.instances.beat(&self.own, valid).await? {
                 tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
             }
             if self.must_pass {
                 self.instances.pass_closed(&self.own, self.pipeline.started.elapsed()).await?;
                 self.must_pass = false;
             }
-            (self.last_beat, self.next_beat) = (begin, begin + BEAT_INTERVAL);
+            (self.valid_until, self.next_beat) = (begin + valid, begin + BEAT_INTERVAL);
         }
         let notes = self.instances.look(&self.own).await?;
         self.note_beats(&notes.instances);
@@ -134,8 +149,18 @@ impl Watcher<'_> {
             self.instances.remove_closed(&all).await?;
         }
         let peers = &self.pipeline.peers;
-        if (takes_part || peers.has_lease()) && peers.begin_lease(self.last_beat + VALID) {
+        if (takes_part || peers.has_lease()) && peers.begin_lease(self.valid_until) {
             self.pipeline.due.notify_one();
+        }
+        if Instant::now() < self.valid_until {
+            self.is_too_slow.ends();
+        } else if self.is_too_slow.begins() {
+            let seconds = begin.elapsed().as_secs_f64();
+            tracing::warn!(
+                seconds,
+                "the store was so slow with the notes of the instances that the lease was over before it began; \
+                 nothing is stored before the next one"
+            );
         }
         Ok(())
     }

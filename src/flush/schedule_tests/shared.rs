@@ -62,3 +62,47 @@ async fn without_a_lease_the_scheduler_sleeps_and_with_one_it_writes_at_once() {
     pass(ms(100)).await;
     assert_eq!(stage.noted().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn while_beats_are_slow_the_lease_is_longer_and_readings_are_stored_on_time() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    let path = stage.folder.path().join("lines");
+    let lines = tracing_subscriber::fmt().with_ansi(false);
+    let lines = lines.with_writer(Mutex::new(std::fs::File::create(&path).unwrap())).finish();
+    let _lines_of_this_thread = tracing::subscriber::set_default(lines);
+    *notes.beat_takes.lock().unwrap() = ms(10_000);
+    tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline)));
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(30_000)).await;
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        let device = format!("device-{number}");
+        stage.put(&device);
+        expected.push((stage.pipeline.now_ms() + 1_000, device, 1));
+        pass(ms(3_777)).await;
+    }
+    assert_eq!(stage.noted(), expected);
+    let text = std::fs::read_to_string(path).unwrap();
+    assert_eq!(text.matches("the lease was over before it began").count(), 1, "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_lease_is_longer_than_the_last_beat_says_although_it_has_no_answer() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    let takes = |time| *notes.beat_takes.lock().unwrap() = time;
+    takes(ms(10_000));
+    let watcher = tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(23_000)).await;
+    takes(Duration::ZERO);
+    pass(ms(2_000)).await;
+    assert!(stage.pipeline.peers.has_lease() && notes.leases()[0] > ms(20_000), "{:?}", notes.leases());
+    takes(ms(60_000));
+    pass(ms(2_000)).await;
+    watcher.abort();
+    let lease = notes.leases()[0];
+    assert!(lease < ms(9_000), "{lease:?}");
+    pass(lease).await;
+    assert!(!stage.pipeline.peers.has_lease());
+}

@@ -9,6 +9,8 @@ use crate::store::{Announced, Instance, Joined, Notes};
 pub(in crate::flush) struct KeptNotes {
     /// Whether calls take effect and their answers are lost.
     pub(in crate::flush) loses_answers: AtomicBool,
+    /// How long the answer to a beat takes.
+    pub(in crate::flush) beat_takes: Mutex<Duration>,
     instances: Mutex<Vec<Instance>>,
     /// The deletions, and when each was announced.
     deletions: Mutex<Vec<(Instant, Announced)>>,
@@ -28,6 +30,11 @@ impl KeptNotes {
             is_closed: true,
         };
         self.deletions.lock().unwrap().push((Instant::now(), announced));
+    }
+
+    /// How long each instance counts as running after its last beat, by the notes.
+    pub(in crate::flush) fn leases(&self) -> Vec<Duration> {
+        self.instances.lock().unwrap().iter().map(|instance| instance.lease).collect()
     }
 
     /// The numbers of the deletions that an instance has executed, or need not execute.
@@ -53,13 +60,23 @@ impl KeptNotes {
 #[async_trait]
 impl Instances for KeptNotes {
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError> {
-        let mut instances = self.instances.lock().unwrap();
-        let known = instances.iter().position(|known| *known.id == *instance);
-        match known {
-            Some(at) => instances[at].beats += 1,
-            None => instances.push(Instance { id: instance.into(), beats: 1, lease: valid }),
+        let is_new = {
+            let mut instances = self.instances.lock().unwrap();
+            let known = instances.iter().position(|known| *known.id == *instance);
+            match known {
+                Some(at) => {
+                    instances[at].beats += 1;
+                    instances[at].lease = valid;
+                }
+                None => instances.push(Instance { id: instance.into(), beats: 1, lease: valid }),
+            }
+            known.is_none()
+        };
+        let takes = *self.beat_takes.lock().unwrap();
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
         }
-        self.answer(known.is_none())
+        self.answer(is_new)
     }
 
     async fn look(&self, instance: &str) -> Result<Notes, StoreError> {
