@@ -214,7 +214,8 @@ async fn what_a_hook_does_not_find_is_rejected_with_its_place() {
     let seconds = r#"[{"ts":1713621602,"values":{"t":1}},{"ts":true,"values":{"t":1}}]"#;
     let answer = server.post("/api/v1/d/telemetry?partial=false", JSON, seconds).await;
     let problem_of = problem(&answer, 400);
-    assert_eq!(problem_of["errors"][0]["code"], "invalid_timestamp");
+    assert_eq!(problem_of["errors"][0]["code"], "timestamp_too_old", "seconds that are taken for milliseconds");
+    assert_eq!(problem_of["errors"][1]["code"], "invalid_timestamp");
     let answer = server.post("/hooks/tts", JSON, "{").await;
     assert_eq!(problem(&answer, 400)["code"], "invalid_json");
     let answer = server.post("/hooks/tts?event=up", JSON, payload("tts")).await;
