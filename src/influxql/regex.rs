@@ -1,11 +1,15 @@
 //! Regular expressions, which match in linear time.
 
 use std::fmt;
+use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
 
-/// The longest regular expression, in bytes.
+/// The longest regular expression that is no list of texts, in bytes.
 const REGEX_MAX_BYTES: usize = 4096;
+
+/// The longest list of texts, in bytes. It takes about as much memory as a compiled regular expression.
+const LIST_MAX_BYTES: usize = 32 << 10;
 
 /// The most memory of a compiled regular expression, in bytes.
 const COMPILED_MAX_BYTES: usize = 256 << 10;
@@ -16,15 +20,32 @@ const NEST_MAX: u32 = 64;
 /// A regular expression with its text.
 #[derive(Debug, Clone)]
 pub struct Pattern {
-    regex: Regex,
+    text: Arc<str>,
+    matcher: Matcher,
+}
+
+#[derive(Debug, Clone)]
+enum Matcher {
+    /// The texts of a list, ascending and without duplicates. Only they match, as a whole.
+    List(Arc<[String]>),
+    Regex(Regex),
 }
 
 impl Pattern {
     /// Compiles an expression.
     ///
+    /// A list of texts, such as `^(a|b)$`, may be longer than other expressions.
+    ///
     /// # Errors
     /// A message, if the expression is malformed or too large.
     pub fn new(text: &str) -> Result<Self, String> {
+        if text.len() <= LIST_MAX_BYTES
+            && let Some(mut list) = list_of(text)
+        {
+            list.sort_unstable();
+            list.dedup();
+            return Ok(Self { text: text.into(), matcher: Matcher::List(list.into()) });
+        }
         if text.len() > REGEX_MAX_BYTES {
             return Err(format!(
                 "a regular expression has at most {REGEX_MAX_BYTES} bytes, this one has {}",
@@ -37,7 +58,7 @@ impl Pattern {
             .nest_limit(NEST_MAX)
             .build();
         match built {
-            Ok(regex) => Ok(Self { regex }),
+            Ok(regex) => Ok(Self { text: text.into(), matcher: Matcher::Regex(regex) }),
             Err(error) => {
                 let (reason, part) = reason(&error.to_string(), text);
                 Err(format!("error parsing regexp: {reason}: `{part}`"))
@@ -45,22 +66,32 @@ impl Pattern {
         }
     }
 
-    /// The texts that match, if the expression is a list of texts such as `^(a|b)$`.
+    /// The texts that match, if the expression is a list of texts.
     #[must_use]
     pub fn literals(&self) -> Option<Vec<String>> {
-        let inner = self.regex.as_str().strip_prefix('^')?.strip_suffix('$')?;
-        let group = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
-        let list = match group {
-            Some(list) => list.strip_prefix("?:").unwrap_or(list).split('|').collect(),
-            None => vec![inner],
-        };
-        list.into_iter().map(literal).collect()
+        match &self.matcher {
+            Matcher::List(list) => Some(list.to_vec()),
+            Matcher::Regex(_) => None,
+        }
     }
 
     /// Whether a part of `text` matches.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
-        self.regex.is_match(text)
+        match &self.matcher {
+            Matcher::List(list) => list.binary_search_by(|known| known.as_str().cmp(text)).is_ok(),
+            Matcher::Regex(regex) => regex.is_match(text),
+        }
+    }
+}
+
+/// Returns the texts of a list such as `^(a|b)$`; `None`: the expression is none.
+fn list_of(text: &str) -> Option<Vec<String>> {
+    let inner = text.strip_prefix('^')?.strip_suffix('$')?;
+    let group = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
+    match group {
+        Some(list) => list.strip_prefix("?:").unwrap_or(list).split('|').map(literal).collect(),
+        None => Some(vec![literal(inner)?]),
     }
 }
 
@@ -100,13 +131,13 @@ fn reason<'t>(message: &str, text: &'t str) -> (String, &'t str) {
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
-        self.regex.as_str() == other.regex.as_str()
+        self.text == other.text
     }
 }
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "/{}/", self.regex.as_str().replace('/', "\\/"))
+        write!(f, "/{}/", self.text.replace('/', "\\/"))
     }
 }
 
@@ -122,10 +153,32 @@ mod tests {
     fn a_list_of_texts_is_recognized() {
         assert_eq!(literals("^S1$"), Some(vec!["S1".to_owned()]));
         assert_eq!(literals(r"^(a\.b|c d)$"), Some(vec!["a.b".to_owned(), "c d".to_owned()]));
-        assert_eq!(literals("^(?:a|)$"), Some(vec!["a".to_owned(), String::new()]));
+        assert_eq!(literals("^(?:b||b|a)$"), Some(vec![String::new(), "a".to_owned(), "b".to_owned()]));
         for other in ["S1", "^S1", "^a|b$", "^a.$", r"^\d$", "^(a|b)c$", "^(a)|(b)$", "^[ab]$"] {
             assert_eq!(literals(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_list_of_texts_may_be_longer_than_other_expressions() {
+        let ids: Vec<String> = (0..300).map(|at| format!("greenhouse.{at:04}")).collect();
+        let list = Pattern::new(&format!("^({})$", ids.join("|").replace('.', r"\."))).unwrap();
+        assert!(list.text.len() > REGEX_MAX_BYTES);
+        for (text, expected) in [
+            ("greenhouse.0000", true),
+            ("greenhouse.0299", true),
+            ("greenhouse.0300", false),
+            ("greenhouse-0001", false),
+            ("greenhouse.00012", false),
+            ("a greenhouse.0001", false),
+            ("", false),
+        ] {
+            assert_eq!(list.matches(text), expected, "{text}");
+        }
+        assert_eq!(list.literals(), Some(ids));
+        let longest = format!("^{}$", "a".repeat(LIST_MAX_BYTES - 2));
+        assert!(Pattern::new(&longest).is_ok());
+        assert!(Pattern::new(&longest.replacen('a', "aa", 1)).is_err());
     }
 
     #[test]

@@ -114,6 +114,27 @@ async fn each_panel_of_the_dashboards_has_data() {
     }
 }
 
+/// Grafana sends "All" as the `allValue` of the variable, and other choices as a list.
+#[tokio::test]
+async fn the_dashboard_of_a_fleet_takes_some_hundred_devices() {
+    let setup = Setup::sqlite().token("writer", "scopes = ['ingest']").token("grafana", "scopes = ['query']");
+    let server = Server::start(setup.token("operator", "scopes = ['admin']")).await;
+    let ids: Vec<String> = (0..300).map(|nth| format!("greenhouse-{nth:04}")).collect();
+    let line = |id: &String| format!("climate,device_id={id} temp=20 {}", START_MS * 1_000_000);
+    super::envelope::write(&server, Some("writer"), &ids.iter().map(line).collect::<Vec<_>>().join("\n")).await;
+    let dashboard: Value = serde_json::from_str(&in_grafana("dashboards/fleet.json")).expect("JSON");
+    let mut variables = dashboard["templating"]["list"].as_array().expect("variables").iter();
+    let device = variables.find(|variable| variable["name"] == "device").expect("the variable");
+    let all = device["allValue"].as_str().expect("a text");
+    let list = format!("({})", ids[1..].join("|"));
+    let query = dashboard["panels"][0]["targets"][0]["query"].as_str().expect("a query");
+    for (chosen, count) in [(all, 300), (list.as_str(), 299)] {
+        let variables = [("measurement", "climate"), ("field", "temp"), ("device", chosen)];
+        let found = send(&server, &Method::POST, &statement(query, "1h", &variables)).await;
+        assert_eq!(found["series"][0]["values"][0][1], json!(count), "{found}");
+    }
+}
+
 #[test]
 fn the_provisioning_names_the_data_source_of_the_dashboards() {
     let source = in_grafana("provisioning/datasources/tidegauge.yml");
