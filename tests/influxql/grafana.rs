@@ -94,6 +94,8 @@ async fn each_panel_of_the_dashboards_has_data() {
             assert_eq!(panel["datasource"]["uid"], "tidegauge", "{title}");
             for target in panel["targets"].as_array().expect("targets") {
                 let query = target["query"].as_str().expect("a query");
+                let is_by_all_tags = query.contains(", * fill");
+                assert!(!is_by_all_tags || target["alias"].is_null(), "{title}: without an alias, a name has all tags");
                 let (mut expected, mut intervals) = (None, vec!["1h", "5m", "30s"]);
                 if panel["interval"] == "1h" {
                     intervals.truncate(1);
