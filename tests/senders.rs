@@ -47,12 +47,33 @@ fn metadata_on(text: &str) -> String {
     paragraph[start..].split('`').next().expect("its end").to_owned()
 }
 
+/// The tags of a point that Telegraf sends: `tags` without those that the input of the page excludes.
+fn tags_of_telegraf(input: &str, tags: &[(&str, &str)]) -> String {
+    let start = PAGE.find("[[outputs.influxdb_v2]]").expect("the section");
+    let text = PAGE[start..].split("```").next().expect("the end of the block");
+    let table: toml::Table = toml::from_str(text).expect("TOML");
+    let excluded = table["inputs"][input][0]["tagexclude"].as_array().expect("a list");
+    let left = tags.iter().filter(|(name, _)| !excluded.iter().any(|excluded| excluded.as_str() == Some(*name)));
+    left.map(|(name, value)| format!(",{name}={value}")).collect::<Vec<_>>().concat()
+}
+
+/// Telegraf adds the tag `host`, and its plugin for Modbus three others.
 #[tokio::test]
 async fn telegraf_names_the_device_by_a_tag() {
     let server = Server::start(Setup::sqlite()).await;
-    let lines = "climate,deviceId=press-1 temp=21.5 1792852215000000000\n\
-                 modbus,deviceId=meter-1 voltage=230.1 1792852215000000000\n";
-    write(&server, "/api/v2/write?bucket=any&org=any&precision=ns", lines).await;
+    let of_mqtt = tags_of_telegraf("mqtt_consumer", &[("deviceId", "press-1"), ("host", "gateway")]);
+    let meter = [
+        ("deviceId", "meter-1"),
+        ("host", "gateway"),
+        ("name", "meter"),
+        ("slave_id", "1"),
+        ("type", "holding_register"),
+    ];
+    let of_modbus = tags_of_telegraf("modbus", &meter);
+    let lines = format!(
+        "climate{of_mqtt} temp=21.5 1792852215000000000\nmodbus{of_modbus} voltage=230.1 1792852215000000000\n"
+    );
+    write(&server, "/api/v2/write?bucket=any&org=any&precision=ns", &lines).await;
     for (device, metric, value) in [("press-1", "climate_temp", 21.5), ("meter-1", "modbus_voltage", 230.1)] {
         let found = server.get_json(&format!("/v1/devices/{device}/latest")).await;
         assert_eq!(found["metrics"][metric]["value"], json!(value), "{found}");
