@@ -120,6 +120,8 @@ pub(super) struct Roller<'a> {
     saved: Instant,
     /// Whether the progress was found to belong to the collections of this store.
     is_checked: bool,
+    /// Whether the store was told that readings may expire earlier than before the start.
+    has_shortened_expiry: bool,
     /// When the search for the first hour that is not rolled up began.
     ///
     /// The lag counts from here until that hour is known.
@@ -129,10 +131,13 @@ pub(super) struct Roller<'a> {
 impl<'a> Roller<'a> {
     pub(super) fn new(pipeline: &'a Pipeline, rollups: &'a dyn Rollups, progress: Option<RollupProgress>) -> Self {
         let now = Instant::now();
-        Self { pipeline, rollups, progress, is_saved: true, saved: now, is_checked: false, started: now }
+        let (is_saved, is_checked, has_shortened_expiry) = (true, false, false);
+        Self { pipeline, rollups, progress, is_saved, saved: now, is_checked, has_shortened_expiry, started: now }
     }
 
     /// Rolls up the closed hours that are not rolled up yet, day by day.
+    ///
+    /// From then on, readings may expire earlier than before the start.
     ///
     /// Returns false if it cannot begin, because the store is still looking for its devices.
     pub(super) async fn catch_up(&mut self) -> Result<bool, StoreError> {
@@ -152,6 +157,10 @@ impl<'a> Roller<'a> {
         }
         if !self.is_saved {
             self.save().await;
+        }
+        if !self.has_shortened_expiry {
+            self.rollups.shorten_expiry().await?;
+            self.has_shortened_expiry = true;
         }
         Ok(true)
     }

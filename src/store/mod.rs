@@ -365,6 +365,11 @@ pub trait Rollups: Send + Sync {
     /// readings.
     async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, StoreError>;
 
+    /// Has readings expire after the retention, also if that is earlier than before the start.
+    ///
+    /// Until this call, the store shortens no expiry: readings might expire before their hours are rolled up.
+    async fn shorten_expiry(&self) -> Result<(), StoreError>;
+
     /// Rolls up hours of devices, each named once. The outcome at index i belongs to the bucket at index i.
     ///
     /// Ok means that the rollup is durable and covers all readings whose write was acknowledged before this

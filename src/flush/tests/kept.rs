@@ -20,6 +20,8 @@ pub(in crate::flush) struct Kept {
     pub(super) tries: AtomicU64,
     /// With 3, the steps after the third attempt wait until this is raised.
     pub(super) stops_after: AtomicU64,
+    /// The number of rollups when readings were let expire earlier; `u64::MAX` before.
+    pub(super) shortened_with: AtomicU64,
     hours: Mutex<ByBucket>,
     /// The steps that succeeded: the hours, and the number of devices.
     steps: Mutex<Vec<(Range<Hour>, usize)>>,
@@ -45,6 +47,7 @@ impl Kept {
             fails_every: AtomicU64::default(),
             tries: AtomicU64::default(),
             stops_after: AtomicU64::new(u64::MAX),
+            shortened_with: AtomicU64::new(u64::MAX),
             hours: Mutex::default(),
             steps: Mutex::default(),
         }
@@ -128,6 +131,12 @@ impl Rollups for Faulty {
         kept.steps.lock().unwrap().push((hours, devices.len()));
         let last = devices.last().filter(|_| devices.len() == STEP);
         Ok(RolledUp { written, refused: 0, last: last.map(|summary| Arc::clone(&summary.device)) })
+    }
+
+    async fn shorten_expiry(&self) -> Result<(), StoreError> {
+        let kept = self.kept();
+        kept.shortened_with.store(kept.hours().len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), StoreError>> {

@@ -196,15 +196,21 @@ impl ManagedCollection {
 
     /// Makes the index on `field` expire documents after `after`.
     ///
-    /// `None` keeps documents forever. The index has the name of the field.
-    pub(super) async fn ensure_expiry(&self, field: &str, after: Option<Duration>) -> Result<(), StoreError> {
+    /// `None` keeps documents forever. The index has the name of the field. If the present index expires
+    /// documents later, it stays as it is unless `may_shorten`.
+    pub(super) async fn ensure_expiry(
+        &self,
+        field: &str,
+        after: Option<Duration>,
+        may_shorten: bool,
+    ) -> Result<(), StoreError> {
         let key = doc! { field: 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));
         let Some(present) = self.indexes().await?.into_iter().find(|index| index.keys == key) else {
             return self.ensure_index(field, key, wanted).await;
         };
         let options = present.options.unwrap_or_default();
-        if options.expire_after == wanted {
+        if options.expire_after == wanted || (!may_shorten && is_shorter(wanted, options.expire_after)) {
             return Ok(());
         }
         if let Some(expiry) = wanted {
@@ -292,6 +298,11 @@ fn warn_of_one_shard(namespace: &str, device_field: &str, error: &Error) {
         "the collection stays on one shard, because this user may not shard it: grant enableSharding on it and \
          restart tidegauge, or let an administrator run {command}"
     );
+}
+
+/// Whether documents of the age `new` expire earlier than those of the age `old`. `None` keeps them forever.
+pub(super) fn is_shorter<T: PartialOrd>(new: Option<T>, old: Option<T>) -> bool {
+    new.is_some_and(|new| old.is_none_or(|old| new < old))
 }
 
 /// Bytes, such as those of a UUID, as hexadecimal digits.

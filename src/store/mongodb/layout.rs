@@ -44,9 +44,13 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     /// The names under which the server may list the collection of the readings.
     fn collection_names(&self) -> Vec<String>;
 
-    /// Brings the collection of the readings to what the options ask for. `was_ensured` says whether this
-    /// instance has done so before.
+    /// Brings the collection of the readings to what the options ask for, but lets readings expire no earlier
+    /// than before. `was_ensured` says whether this instance has done so before.
     async fn ensure_schema(&self, was_ensured: bool) -> Result<Deployment, StoreError>;
+
+    /// Has readings expire after the retention; see
+    /// [`Rollups::shorten_expiry`](crate::store::Rollups::shorten_expiry).
+    async fn shorten_expiry(&self) -> Result<(), StoreError>;
 
     /// The state that the collection of the readings should have, for `tidegauge check`.
     fn expected(&self) -> Expected;

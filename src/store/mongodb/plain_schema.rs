@@ -32,6 +32,6 @@ impl PlainSchema {
         if self.collection.present(Kind::Plain).await?.is_none() {
             self.collection.create(doc! {}).await?;
         }
-        self.collection.ensure_expiry(self.age_field, self.expiry).await
+        self.collection.ensure_expiry(self.age_field, self.expiry, true).await
     }
 }

@@ -488,6 +488,11 @@ impl<L: Layout> Rollups for MongoStore<L> {
         Ok(RolledUp { written, refused, last: step.last })
     }
 
+    async fn shorten_expiry(&self) -> Result<(), StoreError> {
+        self.deployment().await?;
+        self.layout.shorten_expiry().await
+    }
+
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), StoreError>> {
         let _shared = self.changes.read().await;
         let derived = match self.deployment().await {

@@ -194,6 +194,10 @@ impl Layout for Buckets {
         Ok(deployment)
     }
 
+    async fn shorten_expiry(&self) -> Result<(), StoreError> {
+        self.schema.ensure_expiry(true).await
+    }
+
     fn expected(&self) -> Expected {
         self.schema.expected()
     }

@@ -9,7 +9,7 @@ use bson::{Document, doc};
 
 use super::super::check::{Expected, ExpectedValidator};
 use super::super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
-use super::super::plain_schema::PlainSchema;
+use super::super::plain_schema::{DEVICE_FIELD, PlainSchema};
 use super::document::SCHEMA_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::StoreError;
@@ -27,12 +27,19 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to this schema.
+    /// Brings the database to this schema, but lets buckets expire no earlier than before.
     pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
-        self.plain().ensure(deployment).await?;
+        self.ensure_expiry(false).await?;
+        self.collection.ensure_sharding(deployment, DEVICE_FIELD).await?;
         Ok(deployment)
+    }
+
+    /// Has buckets expire after the retention, which may be earlier than before if `may_shorten`.
+    pub(super) async fn ensure_expiry(&self, may_shorten: bool) -> Result<(), StoreError> {
+        let PlainSchema { collection, age_field, expiry } = self.plain();
+        collection.ensure_expiry(age_field, expiry, may_shorten).await
     }
 
     /// The schema without its validator, in the form of other collections of documents.

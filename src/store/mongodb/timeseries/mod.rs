@@ -128,6 +128,10 @@ impl Layout for Timeseries {
         self.schema.ensure(was_ensured).await
     }
 
+    async fn shorten_expiry(&self) -> Result<(), StoreError> {
+        self.schema.shorten_expiry().await
+    }
+
     fn expected(&self) -> Expected {
         self.schema.expected()
     }

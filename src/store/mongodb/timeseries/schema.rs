@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 
 use super::super::check::Expected;
-use super::super::collection::{Deployment, Kind, ManagedCollection};
+use super::super::collection::{Deployment, Kind, ManagedCollection, is_shorter};
 use super::super::decode::server_integer;
 use crate::config::Granularity;
 use crate::store::{Cause, StoreError};
@@ -28,7 +28,7 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to this schema.
+    /// Brings the database to this schema, but lets readings expire no earlier than before.
     ///
     /// If this instance has ensured it before (`was_ensured`), a plain collection in its place is renamed: an
     /// insert created that collection after the time-series collection had been dropped, and none of its
@@ -92,20 +92,29 @@ impl Schema {
         self.collection.create(options).await.map_err(|error| self.explain(error))
     }
 
+    /// Has readings expire after the retention, also if that is earlier than before.
+    pub(super) async fn shorten_expiry(&self) -> Result<(), StoreError> {
+        match self.collection.present(Kind::Timeseries).await? {
+            None => Ok(()), // the next write creates it
+            Some(present) => self.adjust_expiry(&options_of(&present), true).await,
+        }
+    }
+
+    async fn adjust_expiry(&self, options: &Document, may_shorten: bool) -> Result<(), StoreError> {
+        let (old, new) = (options.get("expireAfterSeconds").and_then(server_integer), self.retention.map(seconds));
+        if old == new || (!may_shorten && is_shorter(new, old)) {
+            return Ok(());
+        }
+        let value = new.map_or_else(|| bson::Bson::from("off"), bson::Bson::from);
+        self.collection.modify(doc! { "expireAfterSeconds": value }).await?;
+        tracing::info!(collection = self.collection.name, ?old, ?new, "changed after how many seconds readings expire");
+        Ok(())
+    }
+
     /// Changes what differs from the options. The server lets the span of its buckets grow only.
     async fn adjust(&self, present: &Document) -> Result<(), StoreError> {
-        let options = present.get_document("options").cloned().unwrap_or_default();
-        let (old, new) = (options.get("expireAfterSeconds").and_then(server_integer), self.retention.map(seconds));
-        if old != new {
-            let value = new.map_or_else(|| bson::Bson::from("off"), bson::Bson::from);
-            self.collection.modify(doc! { "expireAfterSeconds": value }).await?;
-            tracing::info!(
-                collection = self.collection.name,
-                ?old,
-                ?new,
-                "changed after how many seconds readings expire"
-            );
-        }
+        let options = options_of(present);
+        self.adjust_expiry(&options, false).await?;
         let present = options.get_document("timeseries").cloned().unwrap_or_default();
         let wanted = self.span_fields();
         let differs = wanted.iter().any(|(field, value)| {
@@ -147,6 +156,10 @@ impl Schema {
         };
         doc! { "granularity": granularity }
     }
+}
+
+fn options_of(present: &Document) -> Document {
+    present.get_document("options").cloned().unwrap_or_default()
 }
 
 fn query_keys() -> Document {

@@ -33,19 +33,21 @@ async fn validator(scratch: &Scratch) -> Option<Document> {
 }
 
 #[tokio::test]
-async fn expiry_is_created_changed_and_dropped_with_the_retention() {
+async fn expiry_is_created_prolonged_and_dropped_at_once_and_shortened_later() {
     let scratch = Scratch::new().await;
     let plain = ["_id_", "createdAt"].map(|name| (name.to_owned(), None));
     ensure(&scratch, None, false).await;
     assert_eq!(indexes(&scratch).await, plain);
-    for days in [1, 1, 30, 7] {
-        ensure(&scratch, Some(DAY * days), false).await;
-        let expected = ("createdAt".to_owned(), Some(i64::from(days) * 86_400 + 3_600));
-        assert_eq!(indexes(&scratch).await[1..], [expected]);
+    let expiry = |days: u32| Some(i64::from(days) * 86_400 + 3_600);
+    for (days, before) in [(1, None), (1, expiry(1)), (30, expiry(30)), (7, expiry(30))] {
+        let store = ensure(&scratch, Some(DAY * days), false).await;
+        assert_eq!(indexes(&scratch).await[1].1, before, "{days} days, and hours are not rolled up yet");
+        store.shorten_expiry().await.unwrap();
+        assert_eq!(indexes(&scratch).await[1..], [("createdAt".to_owned(), expiry(days))]);
     }
     ensure(&scratch, None, false).await;
     assert_eq!(indexes(&scratch).await, plain);
-    ensure(&scratch, Some(Duration::MAX), false).await;
+    ensure(&scratch, Some(Duration::MAX), false).await.shorten_expiry().await.unwrap();
     assert_eq!(indexes(&scratch).await[1].1, Some(i64::from(i32::MAX)), "as long as the server can");
 }
 

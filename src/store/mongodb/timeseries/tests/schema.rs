@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::config::{Granularity, Period};
+use crate::store::Rollups;
 
-async fn ensured(scratch: &Scratch, retention: Option<u64>, span: Span) -> Result<(), String> {
+async fn ensured(scratch: &Scratch, retention: Option<u64>, span: Span) -> Result<TimeseriesStore, String> {
     let options = MongodbOptions { retention: retention.map(Duration::from_secs), ..scratch.options() };
     let (granularity, bucket_max_span) = span;
     let timeseries = config::Timeseries { granularity, bucket_max_span, ..config::Timeseries::default() };
     let store = TimeseriesStore::connect(options, timeseries).await.unwrap();
-    store.ensure_schema().await.map_err(|error| error.to_string())
+    store.ensure_schema().await.map_err(|error| error.to_string())?;
+    Ok(store)
 }
 
 async fn options(scratch: &Scratch) -> Document {
@@ -40,13 +42,15 @@ async fn the_collection_and_its_index_are_made_and_made_again_without_harm() {
 #[tokio::test]
 async fn a_changed_retention_changes_when_readings_expire() {
     let scratch = Scratch::new().await;
-    for (retention, expected) in
-        [(Some(86_400), Some(86_400)), (Some(7_200), Some(7_200)), (None, None), (Some(9), Some(9))]
-    {
-        ensured(&scratch, retention, SECONDS).await.unwrap();
-        let found =
-            options(&scratch).await.get("expireAfterSeconds").and_then(crate::store::mongodb::decode::server_integer);
-        assert_eq!(found, expected);
+    let expiry = async || {
+        options(&scratch).await.get("expireAfterSeconds").and_then(crate::store::mongodb::decode::server_integer)
+    };
+    let retentions = [Some(86_400), Some(7_200), None, Some(9)];
+    for (retention, before) in retentions.into_iter().zip([Some(86_400), Some(86_400), None, None]) {
+        let store = ensured(&scratch, retention, SECONDS).await.unwrap();
+        assert_eq!(expiry().await, before, "{retention:?}, and hours are not rolled up yet");
+        store.shorten_expiry().await.unwrap();
+        assert_eq!(expiry().await, retention.map(u64::cast_signed));
     }
 }
 
