@@ -18,6 +18,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawDocumentBuf, doc};
 use mongodb::ClientSession;
@@ -26,7 +27,7 @@ use super::command::Commands;
 use super::encode::Encoder;
 use super::errors::within;
 use super::statements::{Reply, Verb, write_command};
-use crate::store::StoreError;
+use crate::store::{Cause, StoreError};
 
 /// A session and the number of its last command.
 struct InsertSession {
@@ -82,9 +83,29 @@ impl InsertSessions {
         Ok(())
     }
 
-    /// Returns when a majority has everything that the server had before.
-    pub(super) async fn wait_for_majority(&self) -> Result<(), StoreError> {
-        self.commands.send(self.no_op()).await.map(drop)
+    /// Returns the election that made the server the primary; `None` if it is no member of a replica set.
+    ///
+    /// # Errors
+    /// When the server is not the primary, or does not answer.
+    pub(super) async fn election(&self) -> Result<Option<ObjectId>, StoreError> {
+        let hello = self.commands.run(doc! { "hello": 1 }).await?;
+        match hello.get_object_id("electionId") {
+            Ok(election) => Ok(Some(election)),
+            Err(_) if hello.contains_key("setName") => Err(StoreError::new(Cause::NotPrimary, "there is no primary")),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns when a majority has everything that the server had when it was the primary of `election`.
+    ///
+    /// # Errors
+    /// When another server has been elected since. It may lack what a majority did not have.
+    pub(super) async fn wait_for_majority(&self, election: Option<ObjectId>) -> Result<(), StoreError> {
+        self.commands.send(self.no_op()).await?;
+        if self.election().await? == election {
+            return Ok(());
+        }
+        Err(StoreError::new(Cause::NotPrimary, "a primary was elected meanwhile, which may lack stored readings"))
     }
 
     /// Sends a command with the next number of a session.

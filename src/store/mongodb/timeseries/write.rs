@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::doc;
+use bson::oid::ObjectId;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::Map;
 
@@ -66,8 +67,8 @@ impl Timeseries {
 
     async fn write_together(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let guards: Vec<WriteGuard<'_>> = writes.iter().map(|write| self.known.begin_write(&write.device)).collect();
-        let new = match self.find_new(writes, &guards).await {
-            Ok(new) => new,
+        let (new, election) = match self.find_new(writes, &guards).await {
+            Ok(found) => found,
             Err(error) => return vec![Err(error); writes.len()],
         };
         let (mut outcomes, mut inserts) = (Vec::with_capacity(writes.len()), Vec::new());
@@ -91,17 +92,17 @@ impl Timeseries {
         }
         self.insert(&inserts, deployment, &mut outcomes).await;
         if found_stored {
-            self.make_durable(&mut outcomes).await;
+            self.make_durable(election, &mut outcomes).await;
         }
         outcomes
     }
 
-    /// The part of each write that is not stored yet.
+    /// The part of each write that is not stored yet, and the election of the server that has the other part.
     async fn find_new<'w>(
         &self,
         writes: &'w [Arc<BucketWrite>],
         guards: &[WriteGuard<'_>],
-    ) -> Result<Vec<Cow<'w, Contents>>, StoreError> {
+    ) -> Result<(Vec<Cow<'w, Contents>>, Option<ObjectId>), StoreError> {
         let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
         let unknown: Vec<(&WriteGuard<'_>, &str)> = unknown.map(|(device, write)| (device, &*write.device)).collect();
         if !unknown.is_empty() {
@@ -112,9 +113,10 @@ impl Timeseries {
         }
         let is_new: Vec<bool> = writes.iter().zip(guards).map(|(write, device)| is_surely_new(write, device)).collect();
         if !is_new.contains(&false) {
-            return Ok(writes.iter().map(|write| Cow::Borrowed(&write.contents)).collect());
+            return Ok((writes.iter().map(|write| Cow::Borrowed(&write.contents)).collect(), None));
         }
         self.sessions.fence().await?;
+        let election = self.sessions.election().await?; // before the read
         let others: Vec<&BucketWrite> =
             writes.iter().zip(&is_new).filter(|(_, is_new)| !**is_new).map(|(write, _)| &**write).collect();
         let stored = self.read_stored(&others).await?;
@@ -122,7 +124,7 @@ impl Timeseries {
             Some(stored) if !is_new => Cow::Owned(write.contents.without(stored)),
             _ => Cow::Borrowed(&write.contents),
         });
-        Ok(new.collect())
+        Ok((new.collect(), election))
     }
 
     /// Reads the newest measurement of each of these devices. Most unknown devices are new to the database:
@@ -189,11 +191,11 @@ impl Timeseries {
         }
     }
 
-    /// Waits until a majority has the stored values that the write has found.
+    /// Waits until a majority has the stored values that the write has found at the primary of `election`.
     ///
     /// If the wait fails, the writes fail.
-    async fn make_durable(&self, outcomes: &mut [Outcome]) {
-        if let Err(error) = self.sessions.wait_for_majority().await {
+    async fn make_durable(&self, election: Option<ObjectId>, outcomes: &mut [Outcome]) {
+        if let Err(error) = self.sessions.wait_for_majority(election).await {
             for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
                 *outcome = Err(error.clone());
             }

@@ -85,6 +85,21 @@ async fn a_new_instance_stores_nothing_again() {
     expect_instants(&scratch, 0..20).await;
 }
 
+/// The server of the other election may lack them.
+#[tokio::test]
+async fn readings_that_were_found_before_another_election_are_not_durable() {
+    let scratch = Scratch::new().await;
+    let store = store(&scratch).await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let sessions = &store.layout.sessions;
+    let election = sessions.election().await.unwrap();
+    assert!(election.is_some());
+    sessions.wait_for_majority(election).await.unwrap();
+    for other in [None, Some(bson::oid::ObjectId::new())] {
+        assert_eq!(sessions.wait_for_majority(other).await.unwrap_err().cause, Cause::NotPrimary);
+    }
+}
+
 #[tokio::test]
 async fn a_write_larger_than_a_command_is_sent_in_several() {
     let scratch = Scratch::new().await;
