@@ -3,15 +3,16 @@
 
 use std::process::{Command, Stdio};
 
-use super::{connected, received};
+use super::{acknowledged, connected, received};
 use crate::harness::{Broker, Server, Setup, publisher};
 use crate::readme::{blocks, print_what_is_shown};
 
+const PAGE: &str = include_str!("../../docs/mqtt.md");
+
 #[tokio::test]
 async fn each_set_up_of_the_page_stores_what_its_commands_publish() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/mqtt.md")).expect("there is a page");
     let (setups, commands): (Vec<&str>, Vec<&str>) =
-        (blocks(&page, "toml mqtt").collect(), blocks(&page, "console mqtt").collect());
+        (blocks(PAGE, "toml mqtt").collect(), blocks(PAGE, "console mqtt").collect());
     assert!(setups.len() >= 4 && setups.len() == commands.len(), "{} and {}", setups.len(), commands.len());
     for (setup, commands) in setups.into_iter().zip(commands) {
         let broker = Broker::start().await;
@@ -34,4 +35,21 @@ async fn each_set_up_of_the_page_stores_what_its_commands_publish() {
         server.settled().await;
         print_what_is_shown("docs/mqtt.md", std::iter::once(commands), server.url()).await;
     }
+}
+
+/// The ID of an entity is unique in its domain only.
+#[tokio::test]
+async fn entities_of_home_assistant_with_one_id_have_a_metric_each() {
+    let topic = PAGE.split("Home Assistant's statestream needs no preset: `").nth(1).expect("the line");
+    let topic = topic.split('`').next().expect("the end of the key");
+    let broker = Broker::start().await;
+    let server = Server::start(broker.subscribed(Setup::sqlite(), &format!("[[topics]]\n{topic}\n"))).await;
+    connected(&server).await;
+    broker.publish("homeassistant/sensor/living_room/state", "21.5");
+    broker.publish("homeassistant/light/living_room/state", "on");
+    acknowledged(&broker, 2).await;
+    server.settled().await;
+    let latest = server.get_json("/v1/devices/living_room/latest").await;
+    let value = |metric: &str| latest["metrics"][metric]["value"].as_f64();
+    assert_eq!((value("sensor"), value("light")), (Some(21.5), Some(1.0)), "{latest}");
 }
