@@ -138,8 +138,8 @@ impl<R: BufRead> Rows<R> {
         }
         // A delimiter in a cell without quotes shifts all cells behind it. Such a row tells nothing about the
         // columns.
-        let names: Vec<&str> = header.iter().map(str::trim).collect();
-        let is_whole = |row: &StringRecord| check_cells(row, names.iter().copied()).is_ok();
+        let width = Width::of(&header);
+        let is_whole = |row: &StringRecord| width.check(row).is_ok();
         let has_whole = sample.iter().any(|(_, row)| is_whole(row));
         let rows: Vec<&StringRecord> =
             sample.iter().map(|(_, row)| row).filter(|row| !has_whole || is_whole(row)).collect();
@@ -326,6 +326,7 @@ fn complete(text: &mut Vec<u8>, ms: i64) {
 struct Converter {
     columns: Columns,
     header: Vec<String>,
+    width: Width,
     /// For each value column, its metric as a JSON key: `"temp":`.
     keys: Vec<String>,
     decimal: Option<Decimal>,
@@ -335,12 +336,13 @@ impl Converter {
     fn new(columns: Columns, header: &StringRecord) -> Self {
         let key = |value: &ValueColumn| format!("{}:", serde_json::Value::from(value.metric.as_str()));
         let keys = columns.values.iter().map(key).collect();
+        let width = Width::of(header);
         let header = header.iter().map(|name| name.trim().to_owned()).collect();
-        Self { keys, header, columns, decimal: None }
+        Self { keys, header, width, columns, decimal: None }
     }
 
     fn row<'a>(&'a self, row: &'a StringRecord, times: &Times, text: &mut Vec<u8>) -> Result<Converted<'a>, String> {
-        check_cells(row, self.header.iter().map(String::as_str))?;
+        self.width.check(row)?;
         let cell = |at: usize| row.get(at).unwrap_or_default().trim();
         let device = match &self.columns.device {
             DeviceSource::Fixed(device) => device,
@@ -391,22 +393,33 @@ fn joined<'a>(row: &'a StringRecord, at: &[usize]) -> Cow<'a, str> {
     }
 }
 
-/// Checks that a row has as many cells as the header.
-///
-/// More cells at the end are allowed if they are empty, and fewer if the header has no names there.
-pub(super) fn check_cells<'a>(
-    row: &StringRecord,
-    header: impl DoubleEndedIterator<Item = &'a str> + ExactSizeIterator,
-) -> Result<(), String> {
-    let cells = header.len();
-    let is_more = row.iter().skip(cells).any(|cell| !cell.trim().is_empty());
-    let is_less = row.len() < cells && header.skip(row.len()).any(|name| !name.is_empty());
-    match (is_more, is_less) {
-        (false, false) => Ok(()),
-        (false, true) => Err(format!("the row has {} cells, the header has {cells}", row.len())),
-        (true, _) => {
-            let hint = "a cell that contains the delimiter needs quotes";
-            Err(format!("the row has {} cells, the header has {cells}: {hint}", row.len()))
+/// The number of cells of a header.
+#[derive(Clone, Copy)]
+pub(super) struct Width {
+    cells: usize,
+    /// The cells up to the last one with a name.
+    named: usize,
+}
+
+impl Width {
+    pub(super) fn of(header: &StringRecord) -> Self {
+        let named = header.iter().rev().skip_while(|name| name.trim().is_empty()).count();
+        Self { cells: header.len(), named }
+    }
+
+    /// Checks that a row has as many cells as the header.
+    ///
+    /// More cells at the end are allowed if they are empty, and fewer if the header has no names there.
+    pub(super) fn check(self, row: &StringRecord) -> Result<(), String> {
+        let Self { cells, named } = self;
+        let is_more = row.iter().skip(cells).any(|cell| !cell.trim().is_empty());
+        match (is_more, row.len() < named) {
+            (false, false) => Ok(()),
+            (false, true) => Err(format!("the row has {} cells, the header has {cells}", row.len())),
+            (true, _) => {
+                let hint = "a cell that contains the delimiter needs quotes";
+                Err(format!("the row has {} cells, the header has {cells}: {hint}", row.len()))
+            }
         }
     }
 }
@@ -487,6 +500,26 @@ mod tests {
         assert_eq!(rows(of_export, WantedDevice::Customary), [(2, why(5, 4)), (3, good("S1"))]);
         let only = b"device,time,temp\nS2,2026-04-20T14:00:10Z,1,5\n";
         assert_eq!(rows(only, WantedDevice::Customary), [(2, why(4, 3))]);
+    }
+
+    #[test]
+    fn a_row_needs_cells_up_to_the_last_name_of_the_header() {
+        let width = Width::of(&StringRecord::from(vec!["ts", "", "v\r", " ", "\r"]));
+        assert_eq!((width.cells, width.named), (5, 3));
+        for (cells, expected) in [
+            (vec!["1"; 2], false),
+            (vec!["1"; 3], true),
+            (vec!["1"; 5], true),
+            (vec!["1"; 6], false),
+            (vec!["1", "1", "1", "1", "1", " "], true),
+        ] {
+            assert_eq!(width.check(&StringRecord::from(cells.clone())).is_ok(), expected, "{cells:?}");
+        }
+        assert!(Width::of(&StringRecord::from(vec!["", " "])).check(&StringRecord::new()).is_ok());
+        let many = format!("ts,v{}\n1,1\n2\n", ",".repeat(100_000));
+        let why = "the row has 1 cells, the header has 100002".to_owned();
+        let good = r#"{"deviceId":"d","values":{"v":1.0},"ts":1000}"#.to_owned();
+        assert_eq!(rows(many.as_bytes(), WantedDevice::Fixed("d".into())), [(2, Ok(good)), (3, Err(why))]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tidegauge::model::check_device_id;
 use tidegauge::model::series;
 
 use super::columns::ColumnsError;
-use super::csv::{Converted, bad_cell, check_cells};
+use super::csv::{Converted, Width, bad_cell};
 use super::numbers::{self, Decimal};
 use super::time::{Times, When};
 
@@ -28,13 +28,13 @@ pub(super) fn is_header(header: &StringRecord) -> Result<bool, ColumnsError> {
 
 /// Converts the rows of one file.
 pub(super) struct ValueRows {
-    header: Vec<String>,
+    width: Width,
     pub(super) decimal: Option<Decimal>,
 }
 
 impl ValueRows {
     pub(super) fn new(header: &StringRecord) -> Self {
-        Self { header: header.iter().map(|name| name.trim().to_owned()).collect(), decimal: None }
+        Self { width: Width::of(header), decimal: None }
     }
 
     /// Converts a row into a line of NDJSON in `text`.
@@ -46,7 +46,7 @@ impl ValueRows {
         times: &Times,
         text: &mut Vec<u8>,
     ) -> Result<Converted<'a>, String> {
-        check_cells(row, self.header.iter().map(String::as_str))?;
+        self.width.check(row)?;
         let cell = |at: usize| {
             let cell = row.get(at).unwrap_or_default();
             if at == 2 { cell } else { cell.trim() } // white space may belong to the name of a metric
@@ -77,7 +77,8 @@ mod tests {
     use super::*;
 
     fn convert(cells: &[&str]) -> Result<String, String> {
-        let rows = ValueRows { header: COLUMNS.map(str::to_owned).to_vec(), decimal: Some(Decimal::Point) };
+        let mut rows = ValueRows::new(&StringRecord::from(&COLUMNS[..]));
+        rows.decimal = Some(Decimal::Point);
         let mut text = Vec::new();
         let row = StringRecord::from(cells);
         let times = Times::usual(jiff::tz::TimeZone::UTC);
