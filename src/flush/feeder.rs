@@ -22,13 +22,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::Pipeline;
 use super::replay::Replay;
+use super::{Pipeline, hour_text};
 use crate::common::once_per_change::OncePerChange;
 use crate::log::batch::BadPayload;
 use crate::log::{
     Batch, BegunDeletion, DeletionRecord, Kind, Lag, LogError, MetadataRecord, Position, Reader, Record, Remaining,
 };
+use crate::model::Hour;
 use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
@@ -204,10 +205,10 @@ fn insert(
             }
             state.stalled_since.get_or_insert_with(Instant::now);
             let has_begun = state.full.begins();
-            let (bytes, inserted) = (state.pending.bytes(), state.inserted);
+            let (bytes, inserted, crowded) = (state.pending.bytes(), state.inserted, state.pending.crowded());
             drop(state);
             if has_begun {
-                tracing::warn!(bytes, "pending is full (pending.max_bytes); readings wait in the log");
+                warn_full(bytes, crowded);
             }
             pipeline.announced.send_replace(inserted);
             pipeline.due.notify_one();
@@ -224,6 +225,19 @@ fn insert(
         is_decoded = insertion.decode()?;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Logs that pending is full. `crowded` is the device and the hour of a crowded bucket, if there is one.
+fn warn_full(bytes: u64, crowded: Option<(Arc<str>, Hour)>) {
+    if let Some((device, hour)) = crowded {
+        tracing::warn!(
+            device = &*device,
+            hour = hour_text::encode(hour).unwrap_or_default(),
+            "a device has very many pending values in one hour; until they are written, readings wait in the log"
+        );
+    } else {
+        tracing::warn!(bytes, "pending is full (pending.max_bytes); readings wait in the log");
+    }
 }
 
 /// Adds a change of metadata to those that wait for the store.

@@ -390,6 +390,42 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
 }
 
 #[tokio::test]
+async fn what_follows_very_many_values_of_one_hour_waits_in_the_log_until_the_store_takes_them() {
+    let folder = folder();
+    let gone = Arc::new(AtomicBool::new(true));
+    let begin = |gone: &Arc<AtomicBool>| {
+        let is_gone = Arc::clone(gone);
+        let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
+        let life = Life::begin(&folder, PATIENT, Box::new(fault));
+        life.pipeline.lock().pending.max_values = 50;
+        life
+    };
+    let life = begin(&gone);
+    for number in 0..6 {
+        let mut batch = BatchBuilder::default();
+        for value in number * 30..(number + 1) * 30 {
+            batch.push("a", None, 5, [("m", f64::from(value))].into_iter()).unwrap();
+        }
+        life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+    }
+    // Two records in the bucket that is in flight, and two in the one that it blocks.
+    let waits = |pending: &Pending| (pending.readings(), pending.is_full()) == (120, true);
+    until("pending is full again", || life.pipeline.with_pending(waits)).await;
+    assert!(life.pipeline.catch_up(Duration::from_millis(1)).await.is_some());
+    assert!(life.pipeline.lock().full.holds(), "it is logged");
+    assert_eq!(life.pipeline.status().pending_readings, 180);
+    assert_eq!(life.end(HOUR).await, 180, "a stop does not wait for what cannot be inserted");
+
+    let life = begin(&gone);
+    gone.store(false, Ordering::Relaxed);
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None, "a replay goes on too");
+    assert_eq!(life.end(MINUTE).await, 0);
+    let life = begin(&gone);
+    let hours = life.store.contents("a", Hour(0)..Hour(1)).await.unwrap();
+    assert_eq!((hours.len(), hours[0].1.value(5, "m")), (1, Some(179.0)));
+}
+
+#[tokio::test]
 async fn pending_is_full_until_half_of_it_is_free_again() {
     let taken = Arc::new(AtomicU64::new(0)); // the number of devices that the store takes
     let takes = Arc::clone(&taken);

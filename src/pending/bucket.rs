@@ -142,6 +142,12 @@ impl OpenBucket {
         std::mem::replace(&mut self.stream, stream)
     }
 
+    /// The number of values, repetitions included.
+    #[inline]
+    pub(super) const fn values(&self) -> u32 {
+        self.stream.values()
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         let metadata = self.metadata.as_ref().map_or(0, |text| text.len());
         FIXED_BYTES + (self.stream.bytes() + metadata) as u64

@@ -132,7 +132,9 @@ impl Pending {
         Arc::make_mut(&mut deletion.erased).insert(hour, std::mem::take(&mut left.erased));
         self.readings -= removed;
         let before = open.replace(left);
+        let is_crowded = open.values() >= self.max_values;
         self.bytes = self.bytes - bytes + open.bytes();
+        self.crowded.retain(|crowded| *crowded != bucket || is_crowded);
         if !stays {
             self.bytes -= self.open[bucket].bytes();
             self.open.remove(bucket);

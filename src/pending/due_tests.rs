@@ -9,14 +9,16 @@ use crate::log::{BatchBuilder, Position};
 use crate::model::BucketWrite;
 
 const DEVICES: [&str; 4] = ["a", "b", "c", "d"];
+const VALUES: [(&str, f64); 3] = [("x", 1.0), ("y", 1.0), ("z", 1.0)];
 const MAX_AGE_MS: u64 = 2_000;
 const SPREAD_MS: u64 = 700;
 const MAX_READINGS: u32 = 4;
+const MAX_VALUES: usize = 6;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A reading of a device in an hour.
-    Insert(usize, i32),
+    /// A reading of a device in an hour, with this many values.
+    Insert(usize, i32, usize),
     Take {
         gather_ms: u64,
         turns: usize,
@@ -32,7 +34,8 @@ enum Step {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..DEVICES.len(), -1..3i32).prop_map(|(device, hour)| Step::Insert(device, hour)),
+        8 => (0..DEVICES.len(), -1..3i32, 1..=VALUES.len())
+            .prop_map(|(device, hour, values)| Step::Insert(device, hour, values)),
         5 => (0..400u64, 0..3usize, 5..40u64, 0..4usize)
             .prop_map(|(gather_ms, turns, log_behind, max)| Step::Take { gather_ms, turns, log_behind, max }),
         4 => any::<prop::sample::Index>().prop_map(Step::Complete),
@@ -61,8 +64,15 @@ struct Open {
     position: u64,
     since_ms: u64,
     readings: u32,
+    values: usize,
     /// The bucket was opened after its hour had ended.
     is_late: bool,
+}
+
+impl Open {
+    const fn is_full(&self) -> bool {
+        self.readings >= MAX_READINGS || self.values >= MAX_VALUES
+    }
 }
 
 fn has_ended(hour: i32, wall_ms: i64) -> bool {
@@ -74,15 +84,16 @@ impl Model {
         self.in_flight.iter().any(|taken| taken.of == of)
     }
 
-    fn insert(&mut self, of: (usize, i32), position: u64, now_ms: u64) {
+    fn insert(&mut self, of: (usize, i32), values: usize, position: u64, now_ms: u64) {
         let is_blocked = self.is_blocked(of);
         let is_late = self.wall_ms.is_some_and(|wall_ms| has_ended(of.1, wall_ms));
         if !self.open.iter().any(|open| open.of == of) {
-            self.open.push(Open { of, position, since_ms: now_ms, readings: 0, is_late });
+            self.open.push(Open { of, position, since_ms: now_ms, readings: 0, values: 0, is_late });
         }
         let open = self.open.iter_mut().find(|open| open.of == of).unwrap();
-        open.readings += 1;
-        if open.readings == MAX_READINGS && !is_blocked {
+        let was_full = open.is_full();
+        (open.readings, open.values) = (open.readings + 1, open.values + values);
+        if open.is_full() && !was_full && !is_blocked {
             self.full.push_back(of);
         }
     }
@@ -124,7 +135,7 @@ impl Model {
 
     fn complete(&mut self, of: (usize, i32)) {
         self.in_flight.retain(|taken| taken.of != of);
-        if self.open.iter().any(|open| open.of == of && open.readings >= MAX_READINGS) {
+        if self.open.iter().any(|open| open.of == of && open.is_full()) {
             self.full.push_back(of);
         }
     }
@@ -143,16 +154,17 @@ proptest! {
         let limits =
             Limits { max_bytes: 1 << 30, max_readings: MAX_READINGS, max_age: Duration::from_millis(MAX_AGE_MS) };
         let (mut pending, mut model) = (Pending::new(limits), Model::default());
+        pending.max_values = MAX_VALUES as u32;
         let (mut now_ms, mut wall_ms, mut position) = (0, 3_600_000, 0);
         let mut in_flight: Vec<BucketWrite> = Vec::new();
         for step in steps {
             match step {
-                Step::Insert(device, hour) => {
+                Step::Insert(device, hour, values) => {
                     let mut batch = BatchBuilder::default();
                     let ts_ms = Hour(hour).start_ms() + position as i64;
-                    batch.push(DEVICES[device], None, ts_ms, [("x", 1.0)].into_iter()).unwrap();
+                    batch.push(DEVICES[device], None, ts_ms, VALUES[..values].iter().copied()).unwrap();
                     pending.insert(batch.finish().payload(), Position(position), now_ms).unwrap();
-                    model.insert((device, hour), position, now_ms);
+                    model.insert((device, hour), values, position, now_ms);
                     position += 1;
                 }
                 Step::Take { gather_ms, turns, log_behind, max } => {
@@ -189,6 +201,7 @@ proptest! {
             prop_assert_eq!(pending.cut_position(Position(position)), Position(model.cut_position(position)));
             let waiting = model.open.iter().chain(&model.in_flight);
             prop_assert_eq!(pending.oldest_ms(), waiting.map(|bucket| bucket.since_ms).min());
+            prop_assert_eq!(pending.is_full(), model.open.iter().any(|open| open.values >= MAX_VALUES));
         }
     }
 }

@@ -236,7 +236,23 @@ impl Pending {
         let open = &mut self.open[bucket];
         self.bytes = self.bytes.wrapping_add_signed(open.push(metadata, offset, values));
         self.readings += 1;
-        if open.accepted == self.limits.max_readings && !open.is_blocked {
+        if open.accepted == self.limits.max_readings || open.values() >= self.max_values {
+            self.note_size(bucket);
+        }
+    }
+
+    /// Notes that a bucket has the readings of a full one, or is crowded.
+    #[cold]
+    fn note_size(&mut self, bucket: Key) {
+        if self.crowded.contains(&bucket) {
+            return; // it is in the queue, or gets there when it is unblocked
+        }
+        let open = &self.open[bucket];
+        if open.values() >= self.max_values {
+            self.crowded.push(bucket);
+        }
+        // A bucket with more readings got into the queue before.
+        if !open.is_blocked && open.accepted <= self.limits.max_readings {
             self.full.push_back(bucket);
         }
     }

@@ -8,6 +8,8 @@
 //! - Queries see the readings of a write in flight until the store has them.
 //! - [`Pending::cut_position`] never passes a reading that is not stored, or a deletion that the store has
 //!   not executed.
+//! - An open bucket has little more than `MAX_VALUES` values, because a write or a query decodes them all at
+//!   once. Pending is full until a bucket with that many is taken.
 //! - Pending is used behind a lock. No call touches more than a bounded number of values, whatever clients
 //!   send: long work is done in turns of `ITEMS_PER_TURN`, and queries and writes get snapshots, which
 //!   share the memory of most values and are read without the lock. Tables grow piece by piece.
@@ -23,6 +25,7 @@
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::log::Position;
@@ -70,6 +73,12 @@ const ITEMS_PER_TURN: usize = 4_096;
 /// Names that no bucket uses any more may take [`Limits::max_bytes`] divided by this.
 const NAMES_SHARE: u64 = 8;
 
+/// The number of values, repetitions included, with which an open bucket is crowded.
+///
+/// It is then due, and nothing should be inserted until it is taken. A value may take one byte in a bucket,
+/// but takes some 50 while a write or a query sorts the bucket.
+const MAX_VALUES: u32 = 1 << 20;
+
 /// The work of finding or opening a bucket, in the unit of [`ITEMS_PER_TURN`].
 const ITEMS_PER_BUCKET: usize = 32;
 
@@ -99,6 +108,10 @@ pub struct Pending {
     by_age: AgeQueue,
     /// The full buckets among those of `by_age`.
     full: VecDeque<Key>,
+    /// The crowded buckets, blocked or not. Usually there is none.
+    crowded: Vec<Key>,
+    /// [`MAX_VALUES`], or less in tests.
+    pub(crate) max_values: u32,
     /// The newest ended hour, as far as it is known.
     ended: Hour,
     /// The deletions that the store has not executed, in the order of the log.
@@ -141,6 +154,8 @@ impl Pending {
             in_flight: Slots::default(),
             by_age: AgeQueue::default(),
             full: VecDeque::new(),
+            crowded: Vec::new(),
+            max_values: MAX_VALUES,
             ended: Hour(i32::MIN), // not known yet
             deletions: VecDeque::new(),
             replay_end: Position::default(),
@@ -163,13 +178,19 @@ impl Pending {
         Self { replay_end, ..self }
     }
 
-    /// Returns whether the memory is used up.
+    /// Returns whether the memory is used up, or an open bucket is crowded.
     ///
-    /// Nothing should be inserted until a bucket is stored.
+    /// Nothing should be inserted until a bucket is stored, or the crowded one is taken.
     ///
     /// Without a bucket it is never full: names that remain are freed when more readings are inserted.
     pub fn is_full(&self) -> bool {
-        self.buckets() > 0 && self.bytes() >= self.limits.max_bytes
+        self.buckets() > 0 && (self.bytes() >= self.limits.max_bytes || !self.crowded.is_empty())
+    }
+
+    /// Returns the device and the hour of a crowded bucket.
+    pub fn crowded(&self) -> Option<(Arc<str>, Hour)> {
+        let open = &self.open[*self.crowded.first()?];
+        Some((self.devices[open.device].id.to_shared(), open.hour))
     }
 
     /// Returns whether at most half of the memory is used.

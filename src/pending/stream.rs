@@ -231,6 +231,12 @@ impl Stream {
         usize::from(self.pieces) * PIECE_BYTES + Sealed::bytes(self.sealed.as_ref()) + series
     }
 
+    /// The number of values.
+    #[inline]
+    pub(super) const fn values(&self) -> u32 {
+        self.values
+    }
+
     /// The number of pieces that [`Self::copy`] copies.
     pub(super) const fn pieces(&self) -> usize {
         self.pieces as usize

@@ -1,9 +1,9 @@
 //! Taking buckets to write them.
 //!
-//! A bucket is due ([`Reason`]) when it is full (`flush.max_readings`) or old (`flush.max_age`). While memory
-//! or the log runs short, the oldest buckets are due. When the service stops, or the disk or the log is full,
-//! the scheduler takes all buckets. The size of the writes adapts to the store: while a slow store keeps the
-//! scheduler busy, buckets grow.
+//! A bucket is due ([`Reason`]) when it is full (`flush.max_readings`, or `MAX_VALUES` values) or old
+//! (`flush.max_age`). While memory or the log runs short, the oldest buckets are due. When the service stops,
+//! or the disk or the log is full, the scheduler takes all buckets. The size of the writes adapts to the
+//! store: while a slow store keeps the scheduler busy, buckets grow.
 //!
 //! A bucket of an **ended hour** gets no more readings except late ones, so it is due too, in its **turn**:
 //! the scheduler grants a number of turns in each window of `flush.gather`. So the buckets of all devices are
@@ -68,7 +68,7 @@ pub struct Due {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumIter, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {
-    /// The bucket had `flush.max_readings`.
+    /// The bucket had `flush.max_readings`, or `MAX_VALUES` values.
     Size,
     /// The bucket was as old as `flush.max_age`.
     Age,
@@ -192,6 +192,7 @@ impl Pending {
 
     fn take_bucket(&mut self, bucket: Key, reason: Reason) -> TakenBucket {
         self.by_age.remove(&mut self.open, bucket);
+        self.crowded.retain(|crowded| *crowded != bucket);
         let open = self.open.remove(bucket);
         let device = &mut self.devices[open.device];
         let (hour, position, since_ms, bytes) = (open.hour, open.position, open.since_ms, open.bytes());
@@ -247,7 +248,7 @@ impl Pending {
         let open = &mut self.open[bucket];
         open.is_blocked = false;
         self.by_age.add_unblocked(open, bucket);
-        if open.accepted >= self.limits.max_readings {
+        if open.accepted >= self.limits.max_readings || open.values() >= self.max_values {
             self.full.push_back(bucket);
         }
     }

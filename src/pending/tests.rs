@@ -193,6 +193,47 @@ fn a_bucket_is_due_when_it_is_full_or_old_or_memory_is_short() {
 }
 
 #[test]
+fn pending_is_full_until_a_bucket_with_very_many_values_is_taken() {
+    let mut pending = Pending::new(Limits { max_readings: 100, ..LIMITS });
+    pending.max_values = 4;
+    let two = [("x", 1.0), ("y", 1.0)];
+    insert(&mut pending, 0, &[("a", 0, &two), ("b", 0, &two)]);
+    assert!(!pending.is_full() && take(&mut pending, due(0), 10).is_empty());
+    insert(&mut pending, 1, &[("a", 0, &two), ("a", 0, &two)]);
+    assert_eq!((pending.is_full(), pending.crowded()), (true, Some(("a".into(), Hour(0)))));
+    let first = take(&mut pending, due(1), 10);
+    assert_eq!((first.len(), &*first[0].device, first[0].accepted), (1, "a", 3));
+    assert!(!pending.is_full(), "others need not wait for the store");
+
+    insert(&mut pending, 2, &[("a", 0, &two), ("a", 1, &two)]);
+    assert!(pending.is_full() && take(&mut pending, due(2), 10).is_empty(), "its first write is in flight");
+    pending.complete(&first[0]);
+    assert_eq!((pending.is_full(), take(&mut pending, due(2), 10).len(), pending.is_full()), (true, 1, false));
+}
+
+#[test]
+fn a_deletion_may_leave_a_bucket_with_fewer_values_than_make_pending_full() {
+    let mut pending = Pending::new(Limits { max_readings: 100, ..LIMITS });
+    pending.max_values = 2;
+    insert(&mut pending, 1, &[("a", 0, &[("x", 1.0)]), ("a", 1, &[("x", 1.0)]), ("a", 2, &[("x", 1.0)])]);
+    for (id, until_ms, is_full) in [(7, 1, true), (8, 2, false)] {
+        let deletion = Arc::new(Deletion { range_ms: Some(0..until_ms), ..Deletion::of_device("a".into()) });
+        let begun = BegunDeletion { id, by: "test".into(), deletion: Arc::clone(&deletion), from: None };
+        pending.begin_deletion(begun, BTreeSet::new(), Position(5), 5);
+        let hour = hours(&pending, "a", deletion.hours()).remove(0);
+        assert_eq!(pending.erase(id, "a", HourErasure::of(&hour, &deletion)).0, 1);
+        assert_eq!(pending.is_full(), is_full);
+        pending.end_erasure(id);
+    }
+    insert(&mut pending, 6, &[("a", 3, &[("x", 1.0)])]);
+    assert!(pending.is_full() && take(&mut pending, due(6), 10).is_empty(), "the deletions block it");
+    while pending.deletions() > 0 {
+        pending.finish_deletion();
+    }
+    assert_eq!((take(&mut pending, due(6), 10).len(), pending.is_full()), (1, false));
+}
+
+#[test]
 fn readings_of_a_bucket_in_flight_wait_for_its_completion() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
