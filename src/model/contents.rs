@@ -98,6 +98,9 @@ impl Contents {
         debug_assert!(samples.iter().all(|sample| (sample.metric as usize) < metrics.len()));
         debug_assert!(metrics.iter().collect::<HashSet<_>>().len() == metrics.len(), "a metric twice");
         keep.one_of_each(&mut samples, Sample::key, |kept, later| kept.value = later.value);
+        if samples.len() < samples.capacity() / 2 {
+            samples.shrink_to_fit(); // most samples were repetitions
+        }
         Self { metrics, samples, keep }
     }
 
@@ -272,6 +275,7 @@ impl PartialEq for Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::counting::counted;
     use crate::model::ValueAt;
 
     pub(super) fn sample(offset: u32, metric: u32, value: f64) -> Sample {
@@ -289,6 +293,13 @@ mod tests {
         let [first, last] = [(3, 2.0), (5, 3.0)].map(|(ts_ms, value)| ValueAt { ts_ms, value });
         let stats = Stats { count: 2, min: 2.0, max: 3.0, sum: 5.0, first, last };
         assert_eq!(contents.stats(Hour(0)), [("a".into(), stats)]);
+    }
+
+    #[test]
+    fn contents_hold_no_memory_of_repetitions() {
+        let (contents, allocated) = counted(|| Contents::new(table(&["a"]), vec![sample(5, 0, 1.0); 10_000]));
+        assert_eq!(contents.samples().len(), 1);
+        assert!(allocated.kept < 1_000, "{allocated:?}");
     }
 
     #[test]
