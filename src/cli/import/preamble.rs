@@ -99,12 +99,21 @@ fn separator(line: &[u8]) -> Option<u8> {
 }
 
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    #[cfg(test)]
+    tests::LINES_READ.set(tests::LINES_READ.get() + 1);
     std::io::Read::take(input, ROW_MAX_BYTES as u64).read_until(b'\n', line)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// The lines that this thread has read, to find quadratic work.
+        pub(in crate::cli::import) static LINES_READ: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn read(text: &str, skip: Option<u64>) -> Result<(u8, u64, String), String> {
         let mut input = text.as_bytes();

@@ -198,21 +198,21 @@ impl Lines<'_> {
         let options = self.args.options();
         let line = head.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut header = self.header.clone().filter(|header| self.is_row(name, header, line));
-        if header.is_none() && !has_row(&head, options.delimiter, options.skip_lines) {
+        let row = if header.is_some() { Some(0) } else { first_row(&head, options.delimiter, options.skip_lines) };
+        let Some(row) = row else {
             if head.len() > HEAD_MAX_BYTES {
                 bail!("{name}: the first 16 MiB are comments, and no row");
             }
             self.form = Form::Head(head);
             return Ok(false);
-        }
+        };
         // Parse only the first row here, so that a quote that is not closed affects no later line.
         let mut end = 0;
         let ends = rows_of_lines(&head, 0).into_iter().map(|(lines, _)| {
             end += lines.len();
             end
         });
-        let is_enough = |end: &usize| has_row(&head[..*end], options.delimiter, options.skip_lines);
-        let first = ends.into_iter().find(|end| header.is_some() || is_enough(end));
+        let first = ends.into_iter().find(|end| *end > row);
         let (mut first, mut rest) = head.split_at(first.unwrap_or(head.len()));
         let mut sample = first;
         // The rest of a line may be a row too, of another time or device.
@@ -332,11 +332,14 @@ impl Lines<'_> {
     }
 }
 
-/// Whether the first lines of a CSV file have the header and a row.
-fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
+/// The place of the first row in the first lines of a CSV file.
+///
+/// `None`: they have no row.
+fn first_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> Option<usize> {
     let mut rest = head.strip_prefix(UTF8_MARK).unwrap_or(head);
     drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` reports the error
-    !rest.trim_ascii().is_empty()
+    let row = rest.iter().position(|byte| !byte.is_ascii_whitespace())?;
+    Some(head.len() - rest.len() + row)
 }
 
 /// The cells of the first line of a text, without quotes around them.
@@ -383,6 +386,7 @@ fn rows_of_lines(bytes: &[u8], before: u64) -> Vec<(&[u8], u64)> {
 mod tests {
     use clap::Parser;
 
+    use super::super::preamble;
     use super::*;
 
     #[derive(Parser)]
@@ -548,18 +552,31 @@ mod tests {
     #[test]
     fn a_header_alone_has_no_row() {
         for (head, skip, expected) in [
-            ("", None, false),
-            ("# a\n", None, false),
-            ("ts;v\n", None, false),
-            ("ts;v,w\n", None, false),
-            ("ts;v,w\n1;2,3\n4;5,6\n", None, true),
-            ("ts;v\n\n1;2\n", None, true),
-            ("\u{feff}# a\nts;v\n", None, false),
-            ("\u{feff}# a\nts;v\n1;2\n", None, true),
-            ("a\nts;v\n", Some(1), false),
-            ("a\nts;v\n1;2\n", Some(1), true),
+            ("", None, None),
+            ("# a\n", None, None),
+            ("ts;v\n", None, None),
+            ("ts;v,w\n", None, None),
+            ("ts;v,w\n1;2,3\n4;5,6\n", None, Some("4;5,6\n")),
+            ("ts;v\n\n1;2\n", None, Some("1;2\n")),
+            ("\u{feff}# a\nts;v\n", None, None),
+            ("\u{feff}# a\nts;v\n1;2\n", None, Some("1;2\n")),
+            ("a\nts;v\n", Some(1), None),
+            ("a\nts;v\n1;2\n", Some(1), Some("1;2\n")),
         ] {
-            assert_eq!(has_row(head.as_bytes(), None, skip), expected, "{head:?}");
+            assert_eq!(first_row(head.as_bytes(), None, skip).map(|row| &head[row..]), expected, "{head:?}");
         }
+    }
+
+    #[test]
+    fn comments_with_a_quote_are_read_a_few_times_only() {
+        let head = "#\"\n".repeat(1_000) + "device,time,v\nd,1776693610,1\nd,1776693611,\"\nd,1776693612,1\n";
+        let before = preamble::tests::LINES_READ.get();
+        let sent = sent(&["a.csv"], |lines| {
+            assert!(lines.add("a", head.as_bytes(), 0).unwrap());
+            assert_eq!(lines.progress.rejected(), (1, 0));
+        });
+        assert_eq!(sent.lines().count(), 2, "{sent}");
+        let read = preamble::tests::LINES_READ.get() - before;
+        assert!(read < 10_000, "{read}");
     }
 }
