@@ -19,12 +19,24 @@ impl Hour {
     /// All hours that a device may have.
     pub const ALL: Range<Self> = Self(i32::MIN)..Self(i32::MAX);
 
+    /// An hour in the year 230,000 or so, with room for the hours and days around it.
+    const FARTHEST: i32 = 2_000_000_000;
+
     /// The hour of the instant `ts_ms` (Unix milliseconds).
     ///
-    /// The cast cannot truncate: the clock window of admission limits instants to the years 0 to 9999.
+    /// The clock window of admission limits instants to the years 0 to 9999. A stored document of another
+    /// program may have an instant that no hour has: it counts as one far in the future or in the past.
     #[must_use]
     pub const fn of(ts_ms: i64) -> Self {
-        Self(ts_ms.div_euclid(MS_PER_HOUR) as i32)
+        let hours = ts_ms.div_euclid(MS_PER_HOUR);
+        let hour = hours as i32;
+        if hour as i64 == hours {
+            Self(hour)
+        } else if hours > 0 {
+            Self(Self::FARTHEST)
+        } else {
+            Self(-Self::FARTHEST)
+        }
     }
 
     /// The first hour that starts at or after `ts_ms`.
@@ -104,5 +116,17 @@ mod tests {
         }
         assert_eq!(Hour::at_or_after(MS_PER_HOUR), Hour(1));
         assert_eq!(Hour::at_or_after(MS_PER_HOUR + 1), Hour(2));
+    }
+
+    #[test]
+    fn an_instant_that_no_hour_has_is_far_away_on_the_same_side() {
+        let [year_0, year_10_000] = [-62_167_219_200_000, 253_402_300_800_000].map(Hour::of);
+        for far_ms in [8_640_000_000_000_000, i64::MAX] {
+            assert!(Hour::of(far_ms) > year_10_000 && Hour::of(-far_ms) < year_0, "{far_ms}");
+            assert!(Day::of(Hour::of(far_ms)).hours().contains(&Hour::of(far_ms)), "{far_ms}");
+        }
+        for hour in [Hour::ALL.start, Hour::ALL.end] {
+            assert_eq!(Hour::of(hour.start_ms()), hour);
+        }
     }
 }

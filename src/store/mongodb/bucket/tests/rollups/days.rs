@@ -173,4 +173,8 @@ async fn hours_with_readings_are_found_one_after_the_other() {
         assert_eq!(store.next_hour(Hour(from)).await.unwrap(), expected.map(hour), "from {from}");
     }
     assert_eq!(store.next_hour(hour(6)).await.unwrap(), None);
+    let last_of_javascript = bson::DateTime::from_millis(8_640_000_000_000_000);
+    let update = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "createdAt": last_of_javascript } }, "multi": true };
+    scratch.run(doc! { "update": "buckets", "updates": [update] }).await;
+    assert!(store.next_hour(hour(6)).await.unwrap().is_some_and(|found| found > hour(6)));
 }
