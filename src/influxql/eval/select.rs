@@ -17,10 +17,15 @@ use super::{Evaluator, OutRow, OutSeries};
 /// The name of the only retention policy.
 pub(super) const RETENTION_POLICY: &str = "autogen";
 
-/// The clauses that a subquery inherits from the `SELECT` around it.
+/// How many lists of a plan repeat the name of a column or of a tag, such as its table and its schema.
+const LISTS: usize = 4;
+
+/// The memory of a name in a list beside its text, in bytes.
+const NAME_BYTES: usize = 64;
+
+/// The clauses, except the tags, that a subquery inherits from the `SELECT` around it.
 struct Outer {
     range: TimeRange,
-    tags: BTreeSet<String>,
     /// The windows of a subquery that has functions, but no windows of its own.
     windows: Option<Windows>,
     is_descending: bool,
@@ -122,19 +127,22 @@ impl Evaluator<'_> {
 
     /// Asks for the series of a `SELECT` and its subqueries, and plans all of them.
     pub(super) fn prepare(&mut self, select: &Select) -> Result<Prepared, StatementError> {
-        let (range, tags, is_descending) = (TimeRange::ALL, BTreeSet::new(), select.is_descending);
-        let outer = Outer { range, tags, windows: None, is_descending, is_subquery: false };
+        let (range, is_descending) = (TimeRange::ALL, select.is_descending);
+        let outer = Outer { range, windows: None, is_descending, is_subquery: false };
         let mut wanted = Vec::new();
-        let outline = self.outline(select, outer, &mut wanted)?;
+        let outline = self.outline(select, outer, &BTreeSet::new(), &mut wanted)?;
         let mut found = self.source.series(&wanted)?;
         self.plan(outline, &mut found)
     }
 
     /// Adds the series that a `SELECT` and its subqueries need to `wanted`.
+    ///
+    /// `tags` are the tags by which the `SELECT`s around it group.
     fn outline<'q>(
-        &self,
+        &mut self,
         select: &'q Select,
         outer: Outer,
+        tags: &BTreeSet<String>,
         wanted: &mut Vec<Wanted>,
     ) -> Result<Outline<'q>, StatementError> {
         if select.has_into {
@@ -152,7 +160,8 @@ impl Evaluator<'_> {
         if dimensions.windows.every_ns > 0 && !range.has_max() {
             range.max = now_ns;
         }
-        dimensions.tags.extend(outer.tags.iter().cloned());
+        self.usage.memory(bytes_of(tags.iter()))?;
+        dimensions.tags.extend(tags.iter().cloned());
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
         let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
         for from in &select.from {
@@ -161,12 +170,11 @@ impl Evaluator<'_> {
                 From::Subquery(subquery) => {
                     let inner = Outer {
                         range,
-                        tags: dimensions.tags.clone(),
                         windows: own_windows.clone().or_else(|| outer.windows.clone()),
                         is_descending: select.is_descending || outer.is_descending,
                         is_subquery: true,
                     };
-                    subqueries.push(self.outline(subquery, inner, wanted)?);
+                    subqueries.push(self.outline(subquery, inner, &dimensions.tags, wanted)?);
                 }
             }
         }
@@ -195,6 +203,7 @@ impl Evaluator<'_> {
         found: &mut [BTreeMap<Arc<str>, Found>],
     ) -> Result<Prepared, StatementError> {
         let Outline { select, outer, range, condition, mut dimensions, subqueries, wanted } = outline;
+        self.source.check()?;
         let mut inputs = Vec::new();
         for subquery in subqueries {
             inputs.push(Input::Subquery(Box::new(self.plan(subquery, found)?)));
@@ -209,6 +218,13 @@ impl Evaluator<'_> {
         }
         dimensions.resolve(&schema.tags);
         let mut plan = Plan::new(select, &schema, &dimensions)?;
+        // Only wildcards make more names than the text of the query has.
+        if dimensions.has_wildcard() {
+            self.usage.memory(bytes_of(dimensions.tags.iter()))?;
+        }
+        if plan.columns.len() > select.columns.len() {
+            self.usage.memory(bytes_of(plan.columns.iter().map(|(name, _)| name)))?;
+        }
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
         let types = types_of_columns(&plan, &schema, types.collect());
         let condition = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
@@ -274,6 +290,11 @@ pub(super) fn range_of_call(
     // A range that had a lower bound keeps one.
     let min = range.min.saturating_sub(every).max(MIN_NS + 1);
     if range.has_min() { TimeRange { min, ..range } } else { range }
+}
+
+/// The memory of names in the lists of a plan.
+fn bytes_of<'n>(names: impl Iterator<Item = &'n String>) -> usize {
+    names.map(|name| LISTS * (NAME_BYTES + name.len())).sum()
 }
 
 fn schema_of_subqueries(inputs: &[Input]) -> Schema {

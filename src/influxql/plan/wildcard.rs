@@ -6,8 +6,8 @@ use super::super::ast::{Cast, Column, Expr, Operator};
 use super::super::error::StatementError;
 use super::super::regex::Pattern;
 use super::super::source::Series;
-use super::Dimensions;
 use super::function::Called;
+use super::{COLUMNS_MAX, Dimensions};
 
 /// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
@@ -53,6 +53,9 @@ pub(super) fn expand(
                 expanded.push(column.clone());
             }
         }
+        if expanded.len() > COLUMNS_MAX {
+            return Err(format!("the SELECT has more than {COLUMNS_MAX} columns").into());
+        }
     }
     Ok(expanded)
 }
@@ -66,11 +69,8 @@ fn expand_call(
     expanded: &mut Vec<Column>,
 ) -> Result<(), StatementError> {
     let called = Called { name, arguments };
-    let inner = match arguments.first() {
-        Some(Expr::Call(_, inner)) => inner.first(),
-        other => other,
-    };
-    let pattern = match inner {
+    let inner: &[Expr] = if let [Expr::Call(_, inner), ..] = arguments { inner } else { arguments };
+    let pattern = match inner.first() {
         Some(Expr::Wildcard(None | Some(Cast::Field))) => None,
         Some(Expr::Regex(pattern)) => Some(pattern),
         Some(Expr::Wildcard(_)) => return Err(format!("unable to use tag wildcard in {name}()").into()),
@@ -87,17 +87,20 @@ fn expand_call(
     let prefix = column.alias.clone().unwrap_or_else(|| name.to_owned());
     let is_counted =
         |kind: Type| kind.is_number() || matches!(name, "count" | "first" | "last" | "distinct" | "elapsed");
-    for (field, kind) in &schema.fields {
-        if is_counted(*kind) && pattern.is_none_or(|pattern| pattern.matches(field)) {
-            let mut arguments = arguments.to_vec();
-            let place = match &mut arguments[0] {
-                Expr::Call(_, inner) => &mut inner[0],
-                other => other,
-            };
-            *place = Expr::Name(field.clone(), None);
-            let expr = Expr::Call(name.to_owned(), arguments);
-            expanded.push(Column { expr, alias: Some(format!("{prefix}_{field}")) });
-        }
+    let is_meant = |field: &str| pattern.is_none_or(|pattern| pattern.matches(field));
+    let meant = schema.fields.iter().filter(|(field, kind)| is_counted(**kind) && is_meant(field));
+    // The plan refuses any other call because of its first column. So no long text or list is repeated.
+    let is_number = |argument: &Expr| matches!(argument, Expr::Integer(_) | Expr::Number(_) | Expr::Duration(_));
+    let is_good = inner.len() <= 2 && inner.iter().skip(1).chain(arguments.iter().skip(1)).all(is_number);
+    for (field, _) in meant.take(if is_good { COLUMNS_MAX + 1 } else { 1 }) {
+        let mut arguments = arguments.to_vec();
+        let place = match &mut arguments[0] {
+            Expr::Call(_, inner) => &mut inner[0],
+            other => other,
+        };
+        *place = Expr::Name(field.clone(), None);
+        let expr = Expr::Call(name.to_owned(), arguments);
+        expanded.push(Column { expr, alias: Some(format!("{prefix}_{field}")) });
     }
     Ok(())
 }
@@ -120,6 +123,8 @@ impl Schema {
     }
 
     /// The columns that a wildcard or a regular expression stands for, by name.
+    ///
+    /// If they are too many for a `SELECT`, some are left out.
     fn all(&self, cast: Option<Cast>, pattern: Option<&Pattern>, dimensions: &Dimensions) -> Vec<Column> {
         let fields = self.fields.keys().filter(|_| cast != Some(Cast::Tag));
         let has_tags = cast != Some(Cast::Field) && !dimensions.has_wildcard();
@@ -128,7 +133,8 @@ impl Schema {
         names.sort_unstable();
         names.dedup();
         names.retain(|name| pattern.is_none_or(|pattern| pattern.matches(name)));
-        names.into_iter().map(|name| Column { expr: Expr::Name(name.clone(), None), alias: None }).collect()
+        let column = |name: &String| Column { expr: Expr::Name(name.clone(), None), alias: None };
+        names.into_iter().take(COLUMNS_MAX + 1).map(column).collect()
     }
 
     fn type_of_name(&self, name: &str, cast: Option<Cast>) -> Option<Type> {

@@ -1,11 +1,13 @@
 //! Hostile queries: each is answered or refused, in time and memory that its limits bound.
 
+use std::cell::Cell;
 use std::time::Instant;
 
-use super::super::QUERY_MAX_BYTES;
 use super::super::parser::{NAME_MAX_BYTES, STATEMENTS_MAX};
+use super::super::{Memory, QUERY_MAX_BYTES, StatementError};
 use super::parts::Peak;
 use super::*;
+use crate::common::counting::counted;
 
 /// Pseudo-random numbers (`SplitMix64`), so that a failure repeats.
 struct Random(u64);
@@ -220,6 +222,57 @@ fn groups_take_memory() {
     let statement = &parse(&query, &Parameters::default()).unwrap()[0];
     execute(statement, &mut thousand(), &Options { memory: &peak, ..options(LIMITS) }).unwrap();
     assert!(peak.0.get() > 40 << 20, "{}", peak.0.get());
+}
+
+/// The bytes of memory that are left for a statement.
+#[derive(Debug)]
+struct Left(Cell<usize>);
+
+impl Memory for Left {
+    fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+        self.0.set(self.0.get().checked_sub(bytes).ok_or("no memory is left")?);
+        Ok(())
+    }
+}
+
+/// The error of a statement, and the most bytes that were allocated at once until then.
+fn error_and_peak(source: &mut Data, query: &str, memory: &dyn Memory) -> (String, usize) {
+    let statement = &parse(query, &Parameters::default()).unwrap()[0];
+    let (answer, allocated) = counted(|| execute(statement, source, &Options { memory, ..options(LIMITS) }));
+    (answer.unwrap_err().to_string(), allocated.peak)
+}
+
+#[test]
+fn tags_that_subqueries_inherit_take_memory_before_they_are_copied() {
+    let tags = |level: usize| (0..1_000).map(|at| format!("t{level}_{at}")).collect::<Vec<_>>().join(",");
+    let around = |inner: String, level| format!("SELECT v FROM ({inner}) GROUP BY {}", tags(level));
+    let query = (0..4).fold(format!("SELECT v FROM {}", ["(SELECT v FROM m)"; 1_000].join(",")), around);
+    let (error, peak) = error_and_peak(&mut thousand(), &query, &Left(Cell::new(16 << 20)));
+    assert_eq!(error, "no memory is left");
+    assert!(peak < 32 << 20, "{peak}");
+}
+
+#[test]
+fn wildcards_make_no_more_columns_than_allowed() {
+    let fields: Vec<_> = (0..1_000).map(|at| format!("f{at}=1")).collect();
+    let mut source = Data::new(&format!("m {} 0", fields.join(",")));
+    for (columns, expected) in [
+        (["*"; 1_000].join(","), "the SELECT has more than 2000 columns"),
+        (["/f/"; 100].join(","), "the SELECT has more than 2000 columns"),
+        (["mean(*)"; 1_000].join(","), "the SELECT has more than 2000 columns"),
+        (format!("percentile(*, '{}')", "x".repeat(100_000)), "expected float argument in percentile()"),
+        (format!("elapsed(max(*{}))", ", 1".repeat(999)), "expected 1, got 1000"),
+    ] {
+        let (error, peak) = error_and_peak(&mut source, &format!("SELECT {columns} FROM m"), &NoLimit);
+        assert!(error.contains(expected), "{error}");
+        assert!(peak < 8 << 20, "{expected}: {peak}");
+    }
+    // Thirty subqueries around each other have a thousand columns each.
+    let query = (0..30).fold("SELECT * FROM m".to_owned(), |inner, _| format!("SELECT * FROM ({inner})"));
+    let statement = &parse(&query, &Parameters::default()).unwrap()[0];
+    let peak = Peak::default();
+    execute(statement, &mut source, &Options { memory: &peak, ..options(LIMITS) }).unwrap();
+    assert!(peak.0.get() > 6 << 20, "{}", peak.0.get());
 }
 
 #[test]
