@@ -19,8 +19,8 @@ impl Hour {
     /// All hours that a device may have.
     pub const ALL: Range<Self> = Self(i32::MIN)..Self(i32::MAX);
 
-    /// An hour in the year 230,000 or so, with room for the hours and days around it.
-    const FARTHEST: i32 = 2_000_000_000;
+    /// An hour in the year 13,377. It is near enough that a walk over all hours until then ends.
+    const FARTHEST: i32 = 100_000_000;
 
     /// The hour of the instant `ts_ms` (Unix milliseconds).
     ///
