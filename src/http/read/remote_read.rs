@@ -19,6 +19,8 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::latest_metrics::label_name;
 use super::query_limits::{RunningQuery, run};
@@ -56,9 +58,6 @@ const LABEL_BYTES_PER_SAMPLE: usize = 256;
 /// The memory of a series without the text of its labels, in bytes.
 const BYTES_PER_SERIES: usize = 160;
 
-/// The number of series that are compared before other tasks get a turn.
-const SERIES_WITHOUT_PAUSE: usize = 100;
-
 /// Describes `POST /api/v1/read`.
 pub(in crate::http) fn describe() -> Operation {
     Operation::post(Tag::Protocols, "remoteRead", "Read samples with Prometheus remote read")
@@ -89,14 +88,29 @@ pub(in crate::http) async fn remote_read(
     let disconnect = peer.map(|Extension(peer)| peer.disconnect);
     let (of_answer, quota) = (Arc::clone(&app), Arc::clone(&grant.quota));
     let answer = move |running: Arc<RunningQuery>| async move {
-        let answer = async {
+        let answer = on_blocking_thread(move || async move {
             let request = remote_read::parse(&body.bytes).map_err(|error| Problem::invalid_remote_read(&error))?;
             answer(&of_answer, &grant, &running, &request).await
-        };
+        });
         answer.await.unwrap_or_else(Problem::into_response)
     };
     // The answer is compressed already, so `Accept-Encoding` must not count.
     run(&app, &quota, Negotiation::of(&HeaderMap::new()), disconnect, answer).await
+}
+
+/// Runs a query on a blocking thread, because its regular expressions may take long.
+///
+/// Once the caller drops the future, the query ends at its next pause.
+async fn on_blocking_thread<T, Q>(query: impl FnOnce() -> Q + Send + 'static) -> Result<T, Problem>
+where
+    T: Send + 'static,
+    Q: Future<Output = Result<T, Problem>>,
+{
+    let (runtime, cancelled) = (Handle::current(), CancellationToken::new());
+    let _guard = cancelled.clone().drop_guard();
+    let run = move || runtime.block_on(cancelled.run_until_cancelled(query()));
+    let answer = tokio::task::spawn_blocking(run).await.map_err(Problem::internal)?;
+    answer.unwrap_or_else(|| Err(Problem::client_left()))
 }
 
 async fn answer(
@@ -111,31 +125,22 @@ async fn answer(
     let budget = Budget { max, of_chunks: request.wants_chunks, samples: 0, bytes: 0, label_bytes: 0 };
     let (media, encoding, pieces) = if request.wants_chunks {
         let results = read_all(app, grant, &request.queries, budget).await?;
-        let frames = move || {
-            let mut frames = Vec::new();
-            for (query, series) in results.into_iter().enumerate() {
-                for series in series {
-                    remote_read::write_frames(query, series, |frame| frames.push(Bytes::from(frame)));
-                }
+        let mut frames = Vec::new();
+        for (query, series) in results.into_iter().enumerate() {
+            for series in series {
+                remote_read::write_frames(query, series, |frame| frames.push(Bytes::from(frame)));
             }
-            Ok(frames)
-        };
-        ("application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse", None, blocking(frames).await?)
+        }
+        ("application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse", None, frames)
     } else {
         let results = read_all(app, grant, &request.queries, budget).await?;
-        let compress = move || Ok(vec![snap::raw::Encoder::new().compress_vec(&remote_read::write(&results))?.into()]);
-        ("application/x-protobuf", Some("snappy"), blocking(compress).await?)
+        let compressed = snap::raw::Encoder::new().compress_vec(&remote_read::write(&results));
+        ("application/x-protobuf", Some("snappy"), vec![Bytes::from(compressed.map_err(Problem::internal)?)])
     };
     let mut response = Response::new(Body::new(BodyInPieces::new(pieces)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     response.headers_mut().extend(encoding.map(|encoding| (CONTENT_ENCODING, HeaderValue::from_static(encoding))));
     Ok(response)
-}
-
-async fn blocking<T: Send + 'static>(
-    write: impl FnOnce() -> Result<T, snap::Error> + Send + 'static,
-) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(write).await.map_err(Problem::internal)?.map_err(Problem::internal)
 }
 
 /// Reads the series of each query.
@@ -215,7 +220,7 @@ async fn read<S: Samples>(
             if all_match(matchers, DEVICE, &device.id) {
                 read_device(app, grant, query, (device, matchers), budget, &mut found).await?;
             }
-            tokio::task::yield_now().await; // expressions may take a while
+            tokio::task::yield_now().await; // the query can end here
         }
         let Some(next) = page.next else { break };
         request.after = Some(next.to_string());
@@ -234,11 +239,11 @@ async fn read_device<S: Samples>(
 ) -> Result<(), Problem> {
     let span_ms = device.span_ms();
     let (from_ms, to_ms) = (query.first_ms.max(span_ms.start), query.last_ms.saturating_add(1).min(span_ms.end));
-    let labels = |metric: &Metric| matching_labels(&device.id, metric, matchers);
     let mut known: Vec<&Metric> = Vec::new();
-    for metrics in device.metrics.chunks(SERIES_WITHOUT_PAUSE) {
-        known.extend(metrics.iter().filter(|metric| labels(metric).is_some()));
-        tokio::task::yield_now().await;
+    for metric in &device.metrics {
+        if labels_and_pause(&device.id, metric, matchers).await.is_some() {
+            known.push(metric);
+        }
     }
     if from_ms >= to_ms || (known.is_empty() && !device.has_more_metrics) {
         return Ok(());
@@ -259,7 +264,7 @@ async fn read_device<S: Samples>(
             for metric in hour.metrics {
                 if !places.contains_key(metric) {
                     let mut place = None;
-                    if let Some(labels) = labels(metric) {
+                    if let Some(labels) = labels_and_pause(&device.id, metric, matchers).await {
                         budget.add_series(&labels)?;
                         place = Some(found.len());
                         found.push(ReadSeries { labels, samples: S::default() });
@@ -325,6 +330,15 @@ fn devices_of(matchers: &[Matcher<'_>]) -> Option<Vec<Arc<str>>> {
     Some(ids.into_iter().map(Arc::from).collect())
 }
 
+/// Does the same as [`matching_labels`], and then pauses.
+///
+/// The query can end there, at its deadline or when the client has left.
+async fn labels_and_pause(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> Option<Vec<(String, String)>> {
+    let labels = matching_labels(device, series, matchers);
+    tokio::task::yield_now().await;
+    labels
+}
+
 /// Returns the labels of a series, sorted by name, if all matchers match.
 fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> Option<Vec<(String, String)>> {
     let metric = metric_of(series);
@@ -365,7 +379,27 @@ fn metric_name(metric: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_query_runs_on_a_blocking_thread_until_the_client_leaves() {
+        let thread = on_blocking_thread(|| async { Ok(std::thread::current().id()) }).await;
+        assert_ne!(thread.expect("an answer"), std::thread::current().id());
+        let (sender, ended) = tokio::sync::oneshot::channel::<()>();
+        let endless = on_blocking_thread(|| async move {
+            let _sender = sender;
+            std::future::pending::<Result<(), Problem>>().await
+        });
+        assert!(endless.now_or_never().is_none());
+        ended.await.expect_err("the query was dropped");
+    }
+
+    #[test]
+    fn a_query_can_end_after_each_series() {
+        assert!(labels_and_pause("d1", &"up".into(), &[]).now_or_never().is_none());
+    }
 
     fn labels(series: &str) -> String {
         let labels = matching_labels("pi:9100", &series.into(), &[]).expect("no matcher refuses it");
