@@ -82,6 +82,34 @@ impl Inbox {
     pub(super) const fn len(&self) -> usize {
         self.bytes.len()
     }
+
+    /// The number of bytes to the end of the incomplete or skipped packet, as far as its length is known.
+    ///
+    /// These bytes complete at most one packet, and none of them belongs to the next one.
+    pub(super) fn lacking(&self) -> usize {
+        if self.to_skip > 0 {
+            return self.to_skip;
+        }
+        let end = match sizes(&self.bytes) {
+            Ok(Some((packet_bytes, _))) => packet_bytes,
+            _ => 2, // the smallest packet
+        };
+        end.saturating_sub(self.bytes.len()).max(1)
+    }
+}
+
+/// Reads the sizes of a packet and of its head, in bytes. `None`: the head is incomplete.
+fn sizes(bytes: &[u8]) -> Result<Option<(usize, usize)>, &'static str> {
+    let mut length = 0;
+    for place in 0..4 {
+        let head_bytes = 2 + place;
+        let Some(&byte) = bytes.get(head_bytes - 1) else { return Ok(None) };
+        length |= usize::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Ok(Some((head_bytes + length, head_bytes)));
+        }
+    }
+    Err("a length of more than four bytes")
 }
 
 /// The quality of service in the flags of PUBLISH.
@@ -106,30 +134,19 @@ pub(super) enum Frame<'b> {
 
 impl<'b> Frame<'b> {
     fn find(bytes: &'b [u8], max_bytes: usize) -> Self {
-        let Some((&first, rest)) = bytes.split_first() else { return Self::Incomplete };
-        let (mut length, mut head_bytes) = (0_usize, 1);
-        loop {
-            let place = head_bytes - 1;
-            let Some(&byte) = rest.get(place) else {
-                return if place < 4 { Self::Incomplete } else { Self::Invalid("a length of more than four bytes") };
-            };
-            if place == 4 {
-                return Self::Invalid("a length of more than four bytes");
-            }
-            length |= usize::from(byte & 0x7f) << (7 * place);
-            head_bytes += 1;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-        let total = head_bytes + length;
+        let Some(&first) = bytes.first() else { return Self::Incomplete };
+        let (total, head_bytes) = match sizes(bytes) {
+            Ok(Some(sizes)) => sizes,
+            Ok(None) => return Self::Incomplete,
+            Err(why) => return Self::Invalid(why),
+        };
         if total <= max_bytes {
             return bytes.get(head_bytes..total).map_or(Self::Incomplete, |body| Self::Whole { bytes: total, body });
         }
         if first & 0xf0 != PUBLISH {
             return Self::Invalid("a packet that is larger than max_packet_bytes, and no message");
         }
-        Self::too_large(&bytes[head_bytes..], total, length, first & 0x0f)
+        Self::too_large(&bytes[head_bytes..], total, total - head_bytes, first & 0x0f)
     }
 
     /// Reads the head of a message that is too large.
@@ -222,6 +239,25 @@ mod tests {
             let expected = [(0x32, true, "whole"), (0x32, true, "large"), (0xc0, true, "whole"), (0x32, true, "whole")];
             assert_eq!((found.as_slice(), inbox.len()), (&expected[..], 0), "{cut}");
             assert!(inbox.bytes.capacity() <= KEPT_BYTES);
+        }
+    }
+
+    #[test]
+    fn the_lacking_bytes_complete_at_most_one_packet() {
+        let all = [publish("a/b", 20), publish("large", 2_000), vec![0xc0, 0], publish("c", 900)].concat();
+        for most in [1, 7, usize::MAX] {
+            let (mut inbox, mut rest, mut found) = (Inbox::default(), &all[..], 0);
+            while !rest.is_empty() {
+                let (part, behind) = rest.split_at(inbox.lacking().min(most));
+                let mut passed = 0;
+                inbox.receive(part, 1_000, |_, _, _| {
+                    passed += 1;
+                    true
+                });
+                assert!(passed == 0 || passed == 1 && inbox.len() == 0, "{passed}");
+                (rest, found) = (behind, found + passed);
+            }
+            assert_eq!((found, inbox.len()), (4, 0), "{most}");
         }
     }
 }

@@ -60,7 +60,7 @@ impl Outcome {
 }
 
 /// The memory of a message beyond the size of its packet, in bytes.
-const MESSAGE_OVERHEAD_BYTES: usize = 256;
+pub(super) const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 impl Message {
     /// Makes a message that was skipped because it is too large.

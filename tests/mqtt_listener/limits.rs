@@ -210,8 +210,9 @@ async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
             device
         };
         let (mut first, mut second) = (connected(), connected());
-        let large = publish(true, 1, "own/x", &"x".repeat(65_500));
-        first.send(&large[..65_200]);
+        let large = publish(true, 1, "own/x", &"x".repeat(65_266));
+        assert_eq!(large.len(), 65_280, "with its 256 bytes of overhead, the message takes all memory");
+        first.send(&large[..65_279]);
         let in_flight = async |bytes: std::ops::Range<u64>| {
             wait_until("the bytes are in flight", async || {
                 let held = server.metrics().await.count("tidegauge_http_bytes_in_flight");
@@ -219,7 +220,7 @@ async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
             })
             .await;
         };
-        in_flight(65_000..65_537).await;
+        in_flight(65_279..65_537).await;
         second.publish(2, "plant/north/a/temp", &at(0, 1));
         wait_until("the second one waits for memory", async || {
             (server.metrics().await.count("tidegauge_limited_total") > 0).then_some(())

@@ -23,13 +23,20 @@ use crate::common::lingering_close::LingeringClose;
 use crate::config::Scope;
 use crate::ingest::{IngestError, Receipt};
 use crate::limits::{Exhausted, Quota, Reservation};
+use crate::mqtt::message::MESSAGE_OVERHEAD_BYTES;
 use crate::mqtt::queue::{Author, Queue};
 use crate::telemetry::{GaugeGuard, Limit, RefusalEntry, Sender, What};
 
 /// The most bytes that one read takes.
 const READ_BYTES: usize = 16 << 10;
 
-/// The most bytes that one read takes when the memory for messages is scarce.
+/// The size of the smallest message: a topic of one character, and no payload.
+const MIN_MESSAGE_BYTES: usize = 5;
+
+/// The memory of a read and of the most messages that it can complete, in bytes.
+const READ_MEMORY_BYTES: usize = READ_BYTES + READ_BYTES.div_ceil(MIN_MESSAGE_BYTES) * MESSAGE_OVERHEAD_BYTES;
+
+/// The most bytes that one read takes of one packet, when the memory for messages is scarce.
 const SMALL_READ_BYTES: usize = 1 << 10;
 
 /// The bytes of waiting messages at which the server stops reading.
@@ -166,7 +173,6 @@ impl Shared {
                         received.pop_if(|last| matches!(last, Received::Connect(_)))
                     {
                         *client = Some(self.authenticate(connect, connection, peer).await?);
-                        received = connection.session.receive(&[]);
                     }
                     connection.note_read(has_packet, self.options.packet_timeout);
                     self.take(received, connection)?;
@@ -330,8 +336,7 @@ impl Shared {
         }
         connection.unacknowledged.set(connection.queue.unacknowledged());
         let held_bytes = connection.queue.bytes() + connection.session.partial_bytes();
-        // If no memory is left, the next read waits for it.
-        let _ = connection.reservation.grow_to(held_bytes);
+        debug_assert!(held_bytes <= connection.reservation.held_bytes(), "the read has reserved them");
         connection.reservation.shrink_to(held_bytes);
         result
     }
@@ -401,8 +406,10 @@ impl<S> Connection<S> {
 
 /// Writes, flushes or reads, whichever is possible first.
 ///
-/// The read buffer exists only during a call, so an idle connection has none. Memory for the bytes is
-/// reserved before they are read. [`Shared::take`] returns the part that the messages do not need.
+/// The read buffer exists only during a call, so an idle connection has none. Memory for the bytes and their
+/// messages is reserved before they are read. [`Shared::take`] returns the part that the messages do not
+/// need. Before the client is authenticated, and when memory is scarce, a read goes no further than the end
+/// of the packet. So what follows CONNECT counts for the client's token.
 async fn io<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut LingeringClose<S>,
     session: &mut Session,
@@ -426,10 +433,14 @@ async fn io<S: AsyncRead + AsyncWrite + Unpin>(
             return Poll::Pending;
         }
         let held_bytes = held_bytes + session.partial_bytes();
-        let mut reserve = |bytes: usize| reservation.grow_to(held_bytes + bytes).map(|()| bytes);
-        let bytes = match reserve(READ_BYTES).or_else(|_| reserve(SMALL_READ_BYTES)) {
-            Ok(bytes) => bytes,
-            Err(exhausted) => return Poll::Ready(Ok(Io::NoMemory(exhausted))),
+        let mut reserve = |bytes: usize| reservation.grow_to(held_bytes + bytes);
+        let of_one_packet = session.lacking_bytes().min(SMALL_READ_BYTES);
+        let bytes = if session.is_connected() && reserve(READ_MEMORY_BYTES).is_ok() {
+            READ_BYTES
+        } else if let Err(exhausted) = reserve(of_one_packet + MESSAGE_OVERHEAD_BYTES) {
+            return Poll::Ready(Ok(Io::NoMemory(exhausted)));
+        } else {
+            of_one_packet
         };
         let mut space = [MaybeUninit::uninit(); READ_BYTES];
         let mut buffer = ReadBuf::uninit(&mut space[..bytes]);
@@ -446,4 +457,44 @@ async fn io<S: AsyncRead + AsyncWrite + Unpin>(
         Poll::Ready(result)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BodyMemory;
+
+    /// The smallest messages take fifty times their bytes.
+    #[tokio::test]
+    async fn memory_is_reserved_for_messages_before_their_bytes_are_read() {
+        let connect = [0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 60, 0, 1, b'd'];
+        let messages = [0x30, 3, 0, 1, b't'].repeat(3_000);
+        for total in [20 << 10, 2 << 20] {
+            let (stream, mut device) = tokio::io::duplex(64 << 10);
+            device.write_all(&[&connect[..], &messages[..]].concat()).await.unwrap();
+            drop(device);
+            let mut stream = LingeringClose::new(stream, CancellationToken::new());
+            let mut session = Session::new(1 << 10, 100);
+            let mut reservation = BodyMemory::new(total).reservation(Quota::unlimited());
+            let (mut held_bytes, mut count) = (0, 0);
+            while let Io::Read(received) =
+                io(&mut stream, &mut session, &mut reservation, held_bytes, false, true).await.unwrap()
+            {
+                for received in received {
+                    match received {
+                        Received::Connect(connect) => {
+                            assert_eq!(session.partial_bytes(), 0, "bytes behind CONNECT were read");
+                            session.accept(&connect, None);
+                            session.out.clear();
+                        }
+                        Received::Message(message) => (held_bytes, count) = (held_bytes + message.bytes, count + 1),
+                        Received::Ended(ended) => panic!("{ended}"),
+                    }
+                }
+                let needed_bytes = held_bytes + session.partial_bytes();
+                assert!(needed_bytes <= reservation.held_bytes(), "{needed_bytes} of {total}");
+            }
+            assert!(count == 3_000 || held_bytes > total / 2, "only {count} messages were read");
+        }
+    }
 }

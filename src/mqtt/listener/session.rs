@@ -110,6 +110,16 @@ impl Session {
         self.inbox.len()
     }
 
+    /// The number of bytes to the end of the incomplete packet, as far as its length is known.
+    pub(super) fn lacking_bytes(&self) -> usize {
+        self.inbox.lacking()
+    }
+
+    /// Whether the client is authenticated.
+    pub(super) const fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
     /// Whether more than `receive_maximum` messages are unacknowledged.
     pub(super) fn is_window_exceeded(&self) -> bool {
         self.in_flight > self.receive_maximum.into()
