@@ -12,7 +12,7 @@ use super::connect::Stream;
 use super::message::Message;
 use super::queue::{Author, Intake, Queue};
 use super::reconnect::Reconnect;
-use super::session::{Received, Session};
+use super::session::{PONG_TIMEOUT, Received, Session};
 use super::subscriptions::SubscriptionsFile;
 use super::{MqttError, Options};
 use crate::config::MqttVersion;
@@ -22,6 +22,9 @@ use crate::telemetry::Sender;
 
 /// The bytes of waiting messages at which the client stops reading.
 pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// The bytes of unsent answers at which the client stops reading.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// The most bytes that one read takes.
 const READ_BYTES: usize = 64 << 10;
@@ -65,6 +68,8 @@ struct Connection {
     must_flush: bool,
     /// The deadline of the broker's answers (`HANDSHAKE_TIMEOUT`); `None` after them.
     answer_by: Option<Instant>,
+    /// The deadline for the broker to read some of the waiting answers.
+    write_by: Option<Instant>,
     /// Whether the broker has granted all subscriptions as asked.
     all_granted: bool,
 }
@@ -169,7 +174,8 @@ impl Client {
         let session = Session::open(&self.options.broker, &self.options.broker.client_id, is_v5, false)?;
         let (reader, writer) = tokio::io::split(stream);
         let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
-        let mut connection = Connection { reader, writer, session, must_flush: false, answer_by, all_granted: true };
+        let mut connection =
+            Connection { reader, writer, session, must_flush: false, answer_by, write_by: None, all_granted: true };
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
@@ -179,7 +185,7 @@ impl Client {
                 self.counters.oldest_seconds.set(oldest);
                 tick = Instant::now() + TICK;
             }
-            match self.turn(&mut connection, waiting, &mut buffer, tick).await? {
+            match Self::turn(&self.shutdown, &mut connection, waiting, &mut buffer, tick).await? {
                 Turn::Stop => {
                     let stopped = timeout(STOP_TIMEOUT, self.stop(&mut connection, waiting)).await;
                     return stopped.unwrap_or(Ok(()));
@@ -205,39 +211,37 @@ impl Client {
                 }
                 Turn::Written(bytes) => {
                     connection.session.out.drain(..bytes);
-                    connection.must_flush = true;
+                    (connection.must_flush, connection.write_by) = (true, None);
                 }
                 Turn::Flushed => connection.must_flush = false,
-                Turn::Timer => {
-                    if connection.answer_by.is_some_and(|at| at <= Instant::now()) {
-                        return Err(MqttError::Timeout("the connection or the subscriptions"));
-                    }
-                    connection.session.fire_timers()?;
-                }
+                Turn::Timer => connection.fire_timers()?,
             }
         }
     }
 
     /// Waits for the next event of the connection.
     async fn turn(
-        &self,
+        shutdown: &CancellationToken,
         connection: &mut Connection,
         waiting: &mut Queue,
         buffer: &mut [u8],
         tick: Instant,
     ) -> Result<Turn, MqttError> {
-        let has_room = waiting.bytes() < MAX_WAITING_BYTES;
+        let has_room = waiting.bytes() < MAX_WAITING_BYTES && connection.session.out.len() < MAX_ANSWER_BYTES;
         if !has_room {
             connection.pause();
         }
-        let Connection { reader, writer, session, must_flush, answer_by, .. } = connection;
-        let times = [session.next_timer(), *answer_by, waiting.try_at()];
+        if !connection.session.out.is_empty() {
+            connection.write_by.get_or_insert(Instant::now() + PONG_TIMEOUT);
+        }
+        let Connection { reader, writer, session, must_flush, answer_by, write_by, .. } = connection;
+        let times = [session.next_timer(), *answer_by, *write_by, waiting.try_at()];
         let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
         let (is_idle, must_write) = (!waiting.is_submitted(), !session.out.is_empty());
         let must_flush = *must_flush && !must_write;
         tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => Ok(Turn::Stop),
+            () = shutdown.cancelled() => Ok(Turn::Stop),
             result = waiting.durable(), if !is_idle => Ok(Turn::Durable(Box::new(result))),
             sent = send(writer, &session.out), if must_write || must_flush => sent,
             read = reader.read(buffer), if has_room => Ok(Turn::Read(read?)),
@@ -367,6 +371,18 @@ impl Connection {
         self.session.pause();
         self.answer_by = self.answer_by.map(|_| Instant::now() + HANDSHAKE_TIMEOUT);
     }
+
+    /// Fails if a deadline has passed. Sends a ping that is due.
+    fn fire_timers(&mut self) -> Result<(), MqttError> {
+        let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+        if is_over(self.answer_by) {
+            return Err(MqttError::Timeout("answer the connection or the subscriptions"));
+        }
+        if is_over(self.write_by) {
+            return Err(MqttError::Timeout("read its acknowledgements"));
+        }
+        self.session.fire_timers()
+    }
 }
 
 /// Writes some of `bytes`. If there are none, flushes the earlier writes.
@@ -383,19 +399,47 @@ async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<T
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::io::DuplexStream;
+
     use super::*;
+
+    /// A connection, and the side of the broker, which takes one byte until it reads.
+    fn connection() -> (Connection, DuplexStream) {
+        let broker: crate::config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
+        let session = Session::open(&broker, "c", true, false).unwrap();
+        let (stream, broker) = tokio::io::duplex(1);
+        let stream: Box<dyn Stream> = Box::new(stream);
+        let (reader, writer) = tokio::io::split(stream);
+        let (answer_by, write_by) = (None, None);
+        (Connection { reader, writer, session, must_flush: false, answer_by, write_by, all_granted: true }, broker)
+    }
+
+    /// The answers to a broker that sends and does not read would grow without end.
+    #[tokio::test]
+    async fn the_client_stops_reading_and_ends_if_the_broker_does_not_read() {
+        let (mut connection, mut broker) = connection();
+        broker.write_all(&[0xd0]).await.unwrap();
+        connection.session.out = vec![0; MAX_ANSWER_BYTES];
+        let (shutdown, mut waiting, mut buffer) = (CancellationToken::new(), Queue::default(), [0; 8]);
+        let tick = Instant::now() + Duration::from_secs(3_600);
+        let turn = Client::turn(&shutdown, &mut connection, &mut waiting, &mut buffer, tick).await;
+        assert!(matches!(turn, Ok(Turn::Written(1))));
+        let turn = Client::turn(&shutdown, &mut connection, &mut waiting, &mut buffer, tick).now_or_never();
+        assert!(turn.is_none(), "it reads on, although the broker has no room for answers");
+        let deadline = connection.write_by.replace(Instant::now());
+        assert!(deadline.is_some_and(|at| at > Instant::now()));
+        let turn = Client::turn(&shutdown, &mut connection, &mut waiting, &mut buffer, tick).await;
+        assert!(matches!(turn, Ok(Turn::Timer)));
+        assert!(matches!(connection.fire_timers(), Err(MqttError::Timeout(_))));
+    }
 
     /// The answers may wait behind messages that the client has no room for.
     #[tokio::test]
     async fn the_broker_has_more_time_for_its_answers_while_the_client_does_not_read() {
-        let broker: crate::config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
-        let session = Session::open(&broker, "c", true, false).unwrap();
-        let (stream, _broker) = tokio::io::duplex(1);
-        let stream: Box<dyn Stream> = Box::new(stream);
-        let (reader, writer) = tokio::io::split(stream);
+        let (mut connection, _broker) = connection();
         let soon = Instant::now() + HANDSHAKE_TIMEOUT / 2;
-        let mut connection =
-            Connection { reader, writer, session, must_flush: false, answer_by: Some(soon), all_granted: true };
+        connection.answer_by = Some(soon);
         connection.pause();
         assert!(connection.answer_by.is_some_and(|at| at > soon));
         connection.answer_by = None;

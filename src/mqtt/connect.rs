@@ -66,11 +66,11 @@ impl Connector {
     pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, MqttError> {
         let connected = TcpStream::connect((self.host.as_str(), self.port));
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;
-        let stream = connected.map_err(|_| MqttError::Timeout("the connection"))??;
+        let stream = connected.map_err(|_| MqttError::Timeout("answer the connection"))??;
         stream.set_nodelay(true)?;
         let Some((connector, name)) = &self.tls else { return Ok(Box::new(stream)) };
         let secured = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name.clone(), stream)).await;
-        Ok(Box::new(secured.map_err(|_| MqttError::Timeout("the handshake of TLS"))??))
+        Ok(Box::new(secured.map_err(|_| MqttError::Timeout("answer the handshake of TLS"))??))
     }
 }
 

@@ -8,8 +8,8 @@ pub enum MqttError {
     /// The system cannot connect, read or write; or the handshake of TLS failed.
     #[error("{0}")]
     Network(#[from] io::Error),
-    /// The broker did not answer in time.
-    #[error("the broker did not answer {0} in time")]
+    /// The broker did not do this in time: answer, or read.
+    #[error("the broker did not {0} in time")]
     Timeout(&'static str),
     /// The broker refused the connection, or ended it.
     #[error("the broker {0}")]

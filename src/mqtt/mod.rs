@@ -19,8 +19,8 @@
 //!   message's arrival.
 //! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
 //!   acknowledged.
-//! - Memory is bounded: a connection to a broker has one incomplete packet and `client::MAX_WAITING_BYTES` of
-//!   messages, a connection of a device less (`listener`).
+//! - Memory is bounded: a connection to a broker has one incomplete packet, `client::MAX_WAITING_BYTES` of
+//!   messages and their answers, a connection of a device less (`listener`).
 //! - A stop acknowledges the messages on disk. Their senders keep the others.
 
 use std::path::PathBuf;

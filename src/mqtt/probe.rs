@@ -43,7 +43,7 @@ pub async fn probe(options: &Options) -> Result<(&'static str, Vec<Grant>), Mqtt
 
 async fn ask(options: &Options, is_v5: bool) -> Result<(&'static str, Vec<Grant>), MqttError> {
     let answers = timeout(TIMEOUT, converse(options, is_v5)).await;
-    let answers = answers.map_err(|_| MqttError::Timeout("the connection or the subscriptions"))??;
+    let answers = answers.map_err(|_| MqttError::Timeout("answer the connection or the subscriptions"))??;
     Ok((if is_v5 { "5" } else { "3.1.1" }, answers))
 }
 

@@ -22,7 +22,7 @@ use super::message::{Message, MessageReceipt, Outcome};
 use crate::config;
 
 /// The time for the answer to a ping.
-const PONG_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most filters in one packet: some brokers take no more.
 const MAX_FILTERS: usize = 8;
@@ -205,7 +205,7 @@ impl Session {
     pub(super) fn fire_timers(&mut self) -> Result<(), MqttError> {
         let now = Instant::now();
         if self.pong_by.is_some_and(|at| at <= now) {
-            return Err(MqttError::Timeout("a ping"));
+            return Err(MqttError::Timeout("answer a ping"));
         }
         if self.ping_at.is_some_and(|at| at <= now) {
             self.ping_at = None;
