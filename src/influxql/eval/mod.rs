@@ -19,8 +19,10 @@ use jiff::tz::TimeZone;
 
 use super::ast::Statement;
 use super::error::StatementError;
+use super::plan::Plan;
 use super::source::Source;
 use super::value::Value;
+use group::RawRow;
 use usage::Usage;
 
 pub use usage::{Limits, Memory};
@@ -90,7 +92,7 @@ pub fn execute(
     source: &mut dyn Source,
     options: &Options<'_>,
 ) -> Result<Vec<OutSeries>, StatementError> {
-    let mut evaluator = Evaluator { source, options, usage: Usage::new(options) };
+    let mut evaluator = Evaluator { source, options, usage: Usage::new(options), unchecked: 0 };
     match statement {
         Statement::Select(select) => evaluator.select_series(select),
         Statement::Show(show) => evaluator.show(show),
@@ -114,7 +116,7 @@ pub fn stream(
     sink: &mut Sink<'_>,
 ) -> Result<(), StatementError> {
     if let Statement::Select(select) = statement {
-        let mut evaluator = Evaluator { source, options, usage: Usage::new(options) };
+        let mut evaluator = Evaluator { source, options, usage: Usage::new(options), unchecked: 0 };
         return evaluator.stream(select, sink);
     }
     execute(statement, source, options)?.into_iter().try_for_each(sink)
@@ -125,4 +127,34 @@ struct Evaluator<'s> {
     source: &'s mut dyn Source,
     options: &'s Options<'s>,
     usage: Usage<'s>,
+    /// The work since the source was last asked whether the statement may go on.
+    unchecked: usize,
+}
+
+/// The work after which a statement asks the source whether it may go on.
+const WORK_PER_CHECK: usize = 4_096;
+
+impl Evaluator<'_> {
+    /// Fails if the statement has to end.
+    ///
+    /// It asks the source only after each [`WORK_PER_CHECK`] of work.
+    fn check_after(&mut self, work: usize) -> Result<(), StatementError> {
+        self.unchecked = self.unchecked.saturating_add(work);
+        if self.unchecked < WORK_PER_CHECK {
+            return Ok(());
+        }
+        self.unchecked = 0;
+        self.source.check()
+    }
+
+    /// Computes the columns of rows without functions.
+    fn shown(&mut self, plan: &Plan, rows: impl Iterator<Item = RawRow>) -> Result<Vec<OutRow>, StatementError> {
+        let mut shown = Vec::with_capacity(rows.size_hint().0);
+        for row in rows {
+            self.check_after(plan.columns.len() + plan.work)?;
+            let values = plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
+            shown.push((row.time, values.collect()));
+        }
+        Ok(shown)
+    }
 }

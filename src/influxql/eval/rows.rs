@@ -4,7 +4,7 @@ use super::super::ast::Fill;
 use super::super::error::StatementError;
 use super::super::plan::{Aggregate, Call, Transform, Type};
 use super::super::value::Value;
-use super::feed::Feed;
+use super::feed::{Feed, work_of};
 use super::group::{Collected, Group};
 use super::reduce::Point;
 use super::select::TableSeries;
@@ -37,18 +37,16 @@ impl Feed<'_> {
     fn raw_rows(&self, mut group: Group, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
         group.sort(self.settings.is_descending);
         self.charge_rows(group.rows.len(), evaluator)?;
-        let rows = group.rows.into_iter().map(|row| {
-            let values = self.plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
-            (row.time, values.collect())
-        });
-        Ok(self.settings.limit.of_rows(rows).collect())
+        evaluator.shown(self.plan, self.settings.limit.of_rows(group.rows))
     }
 
     /// Counts the values of rows against the limit of points, and takes their memory.
+    ///
+    /// A row counts as more values than it has columns if its expressions are long.
     fn charge_rows(&self, rows: usize, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
-        let values = rows.saturating_mul(self.plan.columns.len());
-        evaluator.usage.points(values)?;
-        evaluator.usage.rows(rows, self.plan.columns.len())
+        let columns = self.plan.columns.len();
+        evaluator.usage.points(rows.saturating_mul(columns.max(work_of(self.plan.work))))?;
+        evaluator.usage.rows(rows, columns)
     }
 
     fn called_rows(&self, group: Group, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
@@ -108,6 +106,7 @@ impl Feed<'_> {
             let time = if self.settings.is_descending { times.max() } else { times.min() };
             let Some(time) = time else { return Ok(rows) };
             self.charge_rows(1, evaluator)?;
+            evaluator.check_after(self.plan.columns.len() + self.plan.work)?;
             let mut values = Vec::with_capacity(sequences.len());
             let mut auxiliary = None;
             for (points, absent) in sequences.iter_mut().zip(&mut absent) {

@@ -105,7 +105,7 @@ impl Parts<'_> {
             } else if self.read_groups(groups.clone(), evaluator)? {
                 let mut rows = 0;
                 for group in groups.clone() {
-                    rows += self.send_rows(group, &mut self.left(), sink)?;
+                    rows += self.send_rows(group, &mut self.left(), evaluator, sink)?;
                 }
                 at = groups.end;
                 count = if rows < FEW_ROWS { count.saturating_mul(TIMES) } else { groups.len() };
@@ -161,7 +161,7 @@ impl Parts<'_> {
             let to = from.saturating_add(stretch).min(span_ms.end);
             let mark = evaluator.usage.mark();
             self.read(series.clone(), from..to, usize::MAX, evaluator)?;
-            let count = self.send_rows(at, &mut left, sink)?;
+            let count = self.send_rows(at, &mut left, evaluator, sink)?;
             evaluator.usage.release(mark);
             rows += count;
             from = to;
@@ -207,17 +207,19 @@ impl Parts<'_> {
     /// Sends the rows of a group that `OFFSET` and `LIMIT` leave.
     ///
     /// Returns how many rows were read.
-    fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
+    fn send_rows(
+        &mut self,
+        at: usize,
+        left: &mut Left,
+        evaluator: &mut Evaluator<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<usize, StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];
         group.sort(false);
         let count = group.rows.len();
         let skipped = left.skip.min(count);
-        let rows = group.rows.drain(..).skip(skipped).take(left.take).map(|row| {
-            let values = plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
-            (row.time, values.collect())
-        });
-        let rows: Vec<_> = rows.collect();
+        let rows = evaluator.shown(plan, group.rows.drain(..).skip(skipped).take(left.take))?;
         left.skip -= skipped;
         left.take -= rows.len();
         if !rows.is_empty() {

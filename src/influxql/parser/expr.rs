@@ -12,9 +12,20 @@ const OPERAND: &str = "identifier, string, number, bool";
 /// The most operands of a chain of `AND` or `OR`.
 const LOGIC_MAX: usize = 10_000;
 
+/// The most operators of an expression, because its depth is that of recursions over it.
+///
+/// Each operand of `AND` or `OR` may have so many.
+const OPERATORS_MAX: usize = 500;
+
 impl Parser<'_> {
     /// Parses an expression.
     pub(super) fn expr(&mut self) -> Result<Expr, ParseError> {
+        self.operators = 0;
+        self.inner()
+    }
+
+    /// Parses an expression inside of another one.
+    fn inner(&mut self) -> Result<Expr, ParseError> {
         self.deeper(|parser| parser.operation(1))
     }
 
@@ -23,6 +34,7 @@ impl Parser<'_> {
     /// All its operators bind at least as strongly as `weakest`. A chain of one logical operator, such as `a
     /// AND b AND c`, becomes one list.
     fn operation(&mut self, weakest: u8) -> Result<Expr, ParseError> {
+        let before = self.operators;
         let mut left = self.operand()?;
         let mut chain = 0;
         loop {
@@ -31,10 +43,18 @@ impl Parser<'_> {
                 return Ok(left);
             }
             self.next()?;
+            let (of_left, is_logic) = (self.operators, matches!(operator, Operator::And | Operator::Or));
+            if is_logic {
+                self.operators = before;
+            }
             let right = match operator {
                 Operator::Matches | Operator::MatchesNot => Expr::Regex(self.expect_regex()?),
                 _ => self.deeper(|parser| parser.operation(strength + 1))?,
             };
+            self.operators = if is_logic { self.operators.max(of_left) } else { self.operators + 1 };
+            if self.operators > OPERATORS_MAX {
+                return Err(ParseError::new(format!("an expression has at most {OPERATORS_MAX} operators")));
+            }
             left = match (operator, left) {
                 (Operator::And | Operator::Or, Expr::Logic(known, mut operands)) if known == operator => {
                     if operands.len() == LOGIC_MAX {
@@ -76,7 +96,7 @@ impl Parser<'_> {
             Kind::Keyword if token.text == "DISTINCT" => self.distinct(),
             Kind::Mark if token.text == "*" => Ok(Expr::Wildcard(self.cast("field, tag")?)),
             Kind::Mark if token.text == "(" => {
-                let inner = self.expr()?;
+                let inner = self.inner()?;
                 self.expect(")")?;
                 Ok(Expr::Group(Box::new(inner)))
             }
@@ -128,7 +148,7 @@ impl Parser<'_> {
             return Ok(arguments);
         }
         loop {
-            arguments.push(self.expr()?);
+            arguments.push(self.inner()?);
             if arguments.len() > LIST_MAX {
                 return Err(ParseError::new(format!("a list has at most {LIST_MAX} items")));
             }

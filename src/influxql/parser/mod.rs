@@ -71,11 +71,15 @@ struct Parser<'q> {
     depth: usize,
     /// The number of regular expressions so far.
     regexes: usize,
+    /// The number of operators of the expression so far.
+    ///
+    /// Among the operands of `AND` or `OR`, only the one with the most operators counts.
+    operators: usize,
 }
 
 impl<'q> Parser<'q> {
     fn new(query: &'q str, parameters: &'q Parameters) -> Self {
-        Self { lexer: Lexer::new(query), parameters, peeked: None, depth: 0, regexes: 0 }
+        Self { lexer: Lexer::new(query), parameters, peeked: None, depth: 0, regexes: 0, operators: 0 }
     }
 
     fn peek(&mut self) -> Result<&Token<'q>, ParseError> {

@@ -55,6 +55,14 @@ pub(super) enum Node {
 }
 
 impl Node {
+    /// The number of its operators.
+    fn size(&self) -> usize {
+        match self {
+            Self::Reference(_) | Self::Call(_) | Self::Literal(_) => 0,
+            Self::Binary(_, left, right) => left.size() + right.size() + 1,
+        }
+    }
+
     /// Computes the expression from the values of the references and of the calls.
     pub(super) fn value(&self, references: &[Value], calls: &[Value]) -> Value {
         match self {
@@ -83,6 +91,8 @@ pub(super) struct Plan {
     pub(super) shown: usize,
     /// Whether a column uses a reference outside of a call: `SELECT max(x), host`.
     pub(super) has_auxiliary: bool,
+    /// The work for a row of the answer: its operators, its calls, and its references outside of calls.
+    pub(super) work: usize,
     /// How many regular expressions the condition has.
     pub(super) patterns: usize,
 }
@@ -130,6 +140,8 @@ impl Plan {
         }
         plan.shown = plan.references.len();
         plan.has_auxiliary = plan.columns.iter().any(|(_, node)| has_reference(node));
+        let operators: usize = plan.columns.iter().map(|(_, node)| node.size()).sum();
+        plan.work = operators + plan.calls.len() + if plan.has_auxiliary { plan.shown } else { 0 };
         plan.check(dimensions, select.limit.rows)?;
         Ok(plan)
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use super::super::parser::{NAME_MAX_BYTES, STATEMENTS_MAX};
-use super::super::{Memory, QUERY_MAX_BYTES, StatementError};
+use super::super::{Memory, QUERY_MAX_BYTES, StatementError, stream};
 use super::parts::Peak;
 use super::*;
 use crate::common::counting::counted;
@@ -100,6 +100,51 @@ fn long_lists_of_conditions_are_answered() {
     let alternating = "room = '' OR floor = '0' AND ".repeat(500) + "temp > 1";
     let answer = ask_in_small_stack(format!("SELECT count(temp) FROM climate WHERE {alternating}"));
     assert!(!answer.contains("error"), "{answer}");
+}
+
+/// Adds 60 times 1 to an operand, in each of `groups` parentheses around each other.
+fn sum(operand: &str, groups: usize) -> String {
+    let ones = " + 1".repeat(60) + ")";
+    format!("{}{operand}{}", "(".repeat(groups), ones.repeat(groups))
+}
+
+#[test]
+fn operators_of_an_expression_have_a_limit() {
+    let (most, more) = (sum("temp", 8), sum("temp", 9));
+    let conditions = [&*most; 3].join(" > 1 AND ") + " > 1";
+    for allowed in [format!("{most} AS a FROM climate"), format!("temp FROM climate WHERE {conditions}")] {
+        let answer = ask_in_small_stack(format!("SELECT {allowed} LIMIT 1"));
+        assert!(!answer.contains("error"), "{answer}");
+    }
+    for refused in [format!("{more} AS a FROM climate"), format!("temp FROM climate WHERE room = '' OR {more} > 1")] {
+        let answer = ask_in_small_stack(format!("SELECT {refused} LIMIT 1"));
+        assert!(answer.contains("an expression has at most 500 operators"), "{answer}");
+    }
+}
+
+#[test]
+fn operators_are_work() {
+    let lines: Vec<_> = (0..1_000).map(|at| format!("m,device_id=d v=1 {}", at * 1_000_000_000_i64)).collect();
+    let mut source = Data::new(&lines.join("\n"));
+    let windows = "WHERE time >= 0s AND time < 1000s GROUP BY time(1s)";
+    // Three values for each row: one that is read, and two columns. Few operators count nothing.
+    let few = Limits { max_points: 3_000, ..LIMITS };
+    for query in ["SELECT v, v * 2 + 1 AS a FROM m", &format!("SELECT mean(v), mean(v) * 2 AS a FROM m {windows}")] {
+        let answer = ask(&mut source, query, few);
+        assert!(!answer.contains("error"), "{answer}");
+    }
+    let columns =
+        |operand: &str| (0..20).map(|at| format!("{} AS a{at}", sum(operand, 8))).collect::<Vec<_>>().join(",");
+    let rows = format!("SELECT {} FROM m", columns("v"));
+    for query in [&rows, &format!("SELECT {} FROM m {windows}", columns("mean(v)"))] {
+        let answer = ask(&mut source, query, LIMITS);
+        assert!(answer.contains("max-select-point limit exceeded"), "{answer}");
+    }
+    // In parts, values have no limit, but each row may end the statement.
+    let statement = &parse(&rows, &Parameters::default()).unwrap()[0];
+    let checks = source.checks.get();
+    stream(statement, &mut source, &options(LIMITS), &mut |_| Ok(())).unwrap();
+    assert!(source.checks.get() > checks + 1_000, "{}", source.checks.get());
 }
 
 #[test]
