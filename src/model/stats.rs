@@ -39,10 +39,11 @@ pub struct ValueAt {
 /// finite.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sum {
-    sum: f64,
+    /// The sum without the rounding errors.
+    plain: f64,
     /// The sum of the rounding errors.
     lost: f64,
-    /// The factor of `sum`, `lost` and each value: 1, or [`DOWN`].
+    /// The factor of `plain`, `lost` and each value: 1, or [`DOWN`].
     scale: f64,
 }
 
@@ -63,11 +64,11 @@ const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
 impl Sum {
     pub(crate) const fn of(value: f64) -> Self {
-        Self { sum: value, lost: 0.0, scale: 1.0 }
+        Self { plain: value, lost: 0.0, scale: 1.0 }
     }
 
     pub(crate) fn add(&mut self, value: f64) {
-        if !(self.sum + value * self.scale).is_finite() {
+        if !(self.plain + value * self.scale).is_finite() {
             self.scale_down();
         }
         self.add_scaled(value * self.scale);
@@ -75,32 +76,32 @@ impl Sum {
 
     /// Adds the values of another sum.
     pub(crate) fn merge(&mut self, mut other: Self) {
-        if self.scale.min(other.scale) < 1.0 || !(self.sum + other.sum).is_finite() {
+        if self.scale.min(other.scale) < 1.0 || !(self.plain + other.plain).is_finite() {
             self.scale_down();
             other.scale_down();
         }
-        self.add_scaled(other.sum);
+        self.add_scaled(other.plain);
         self.lost += other.lost;
     }
 
     /// The sum. If a value is infinite or NaN, it is what plain additions give.
     pub(crate) fn finish(self) -> f64 {
-        let sum = if self.sum.is_finite() { self.sum + self.lost } else { self.sum };
+        let sum = if self.plain.is_finite() { self.plain + self.lost } else { self.plain };
         sum / self.scale
     }
 
     fn scale_down(&mut self) {
         let factor = DOWN / self.scale; // 1 if the sum is scaled already
-        self.sum *= factor;
+        self.plain *= factor;
         self.lost *= factor;
         self.scale = DOWN;
     }
 
     fn add_scaled(&mut self, value: f64) {
-        let next = self.sum + value;
-        let taken = next - self.sum;
-        self.lost += (self.sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
-        self.sum = next;
+        let next = self.plain + value;
+        let taken = next - self.plain;
+        self.lost += (self.plain - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
+        self.plain = next;
     }
 }
 
