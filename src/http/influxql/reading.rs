@@ -198,7 +198,9 @@ impl Stored<'_> {
                 take(Stats::Others(active.iter().map(series).sum()))?;
             }
             let hours = usize::try_from((run_ms.end - run_ms.start) / MS_PER_HOUR).unwrap_or(usize::MAX);
-            let (mut some, mut stats) = (Vec::new(), 0_usize);
+            let mut some: Vec<(usize, Vec<usize>)> = Vec::new();
+            // A query returns, for each of its devices, all metrics that the parts of any of them want.
+            let mut metrics: HashSet<&Metric> = HashSet::new();
             for of_device in active.chunk_by(|a, b| asked[*a].device == asked[*b].device) {
                 let at = asked[of_device[0]].device;
                 let parts: Vec<usize> = of_device.iter().map(|at| asked[*at].part).collect();
@@ -206,14 +208,15 @@ impl Stored<'_> {
                 if targets.is_empty() {
                     continue;
                 }
-                let more = targets.len().saturating_mul(hours);
-                if !some.is_empty() && stats.saturating_add(more) > STATS_AT_ONCE {
+                metrics.extend(devices[at].metrics(&targets));
+                let stats = metrics.len().saturating_mul(some.len() + 1).saturating_mul(hours);
+                if !some.is_empty() && stats > STATS_AT_ONCE {
                     self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
                     some.clear();
-                    stats = 0;
+                    metrics.clear();
+                    metrics.extend(devices[at].metrics(&targets));
                 }
                 some.push((at, targets));
-                stats = stats.saturating_add(more);
             }
             self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
         }

@@ -113,6 +113,13 @@ fn devices_with_own_measurements(count: usize) -> Vec<BucketWrite> {
     (0..count).map(|at| bucket(&format!("d{at}"), 0, vec![format!("m{at}").into()], few(), 0)).collect()
 }
 
+/// `count` devices with the same `count` label sets, each with a value in each hour of a day.
+pub(super) fn devices_with_the_same_label_sets(count: usize) -> Vec<BucketWrite> {
+    let all = metrics(count, |at| format!("m{{nr={at}}}").into());
+    let of_hour = |at: usize| bucket(&format!("d{}", at / 24), (at % 24) as i32, all.clone(), 0..1, 0);
+    (0..count * 24).map(of_hour).collect()
+}
+
 /// A device with about `count` values of one metric, one a minute.
 fn many_values(count: usize) -> Vec<BucketWrite> {
     let hours = 0..count.div_ceil(60);

@@ -24,8 +24,8 @@ use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
 use crate::influxql::{Format, Memory, Options, OutSeries, Parameters, StatementError, Writer, execute, parse, stream};
 use crate::model::{BucketWrite, DeviceIdCase};
-use crate::query::Queries;
 use crate::query::tests::{limits, over as queries_over};
+use crate::query::{Queries, STATS_AT_ONCE};
 use crate::store::Store;
 
 /// The time of the statements, which is after all data, in Unix milliseconds.
@@ -281,6 +281,17 @@ fn hours_that_are_asked_for_again_count_as_values() {
     assert!(scanned <= 2 * service.store.size(), "{scanned}");
     let error = service.ask(&text, false, work as usize / 20).unwrap_err().to_string();
     assert!(error.contains("query.max_values_read"), "{error}");
+}
+
+/// Each subquery wants another label set of another device, and each device has all of them.
+#[test]
+fn stats_of_label_sets_that_other_devices_want_are_read_a_part_at_a_time() {
+    let inner = |at| format!("(SELECT mean(value) AS v FROM m WHERE device_id = 'd{at}' AND nr = '{at}')");
+    let service = Service::new(cases::devices_with_the_same_label_sets(100));
+    let answer = service.ask(&format!("SELECT v FROM {}", cases::list(100, ",", inner)), false, usize::MAX).unwrap();
+    assert_eq!(answer.iter().map(|series| series.rows.len()).sum::<usize>(), 100);
+    let most = service.store.most_passed();
+    assert!((100 * 24..=STATS_AT_ONCE).contains(&most), "{most}");
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub(super) struct Counted {
     size: usize,
     scanned: AtomicUsize,
     passed: AtomicUsize,
+    /// The most stats that one request has returned.
+    most_passed: AtomicUsize,
 }
 
 impl Counted {
@@ -44,7 +46,8 @@ impl Counted {
         for outcome in store.write(&writes).await {
             outcome.unwrap();
         }
-        Self { store, hours, size, scanned: AtomicUsize::new(0), passed: AtomicUsize::new(0) }
+        let [scanned, passed, most_passed] = [0; 3].map(AtomicUsize::new);
+        Self { store, hours, size, scanned, passed, most_passed }
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -59,6 +62,11 @@ impl Counted {
     /// Returns the number of values and stats that were returned.
     pub(super) fn passed(&self) -> usize {
         self.passed.load(Ordering::Relaxed)
+    }
+
+    /// The most stats that one request has returned.
+    pub(super) fn most_passed(&self) -> usize {
+        self.most_passed.load(Ordering::Relaxed)
     }
 
     fn scan(&self, device: &str, hours: Range<Hour>, count: impl Fn(OfHour) -> usize) {
@@ -96,7 +104,9 @@ impl Store for Counted {
         for device in devices {
             self.scan(device, hours.clone(), |(_, series)| series);
         }
-        self.passed.fetch_add(found.iter().flatten().map(|hour| hour.stats.len()).sum(), Ordering::Relaxed);
+        let stats: usize = found.iter().flatten().map(|hour| hour.stats.len()).sum();
+        self.passed.fetch_add(stats, Ordering::Relaxed);
+        self.most_passed.fetch_max(stats, Ordering::Relaxed);
         Ok(found)
     }
 
