@@ -22,7 +22,7 @@ use crate::influxql::{Found, Series, Source, StatementError, Wanted, WantedTag};
 use crate::model::{Metric, SeriesFilter};
 use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups};
 
-/// The memory of a metric in sets and lists, without its text, in bytes.
+/// The memory of a metric or a measurement in sets and lists, without its text, in bytes.
 const BYTES_PER_METRIC: usize = 128;
 
 impl Stored<'_> {
@@ -121,7 +121,11 @@ pub(super) struct Gathered<'w> {
     /// The parts that want all measurements, or those that match a pattern.
     with_unknown: Vec<usize>,
     /// By name of a measurement, the parts that want it. Filled as devices are added.
+    ///
+    /// Names that no part wants are not kept, because the index may have any number of them.
     meant: HashMap<Arc<str>, Meant>,
+    /// The bytes of new names in `meant` for which no memory was taken yet.
+    uncharged: usize,
     found: Vec<BTreeMap<Arc<str>, Found>>,
     /// How much was found: series, names of fields and tags, and bytes of memory.
     series: usize,
@@ -158,6 +162,7 @@ impl<'w> Gathered<'w> {
             named,
             with_unknown,
             meant: HashMap::new(),
+            uncharged: 0,
             found: wanted.iter().map(|_| BTreeMap::new()).collect(),
             series: 0,
             names: 0,
@@ -186,8 +191,9 @@ impl<'w> Gathered<'w> {
             self.complete(source, &mut device)?;
         }
         let max = source.max_series;
-        let catalogue = source.catalogue;
-        for (measurement, Indexed { series, place }) in catalogue.series_of(&device, |name| self.is_meant(name)) {
+        let series = source.catalogue.series_of(&device, |name| self.is_meant(name));
+        grow(source.memory, &mut self.bytes, std::mem::take(&mut self.uncharged))?;
+        for (measurement, Indexed { series, place }) in series {
             let mut takers = Vec::new();
             for at in self.parts_of(&measurement, &device.id) {
                 let Wanted { tags, needs_schema, .. } = &self.wanted[at];
@@ -220,18 +226,19 @@ impl<'w> Gathered<'w> {
 
     /// Whether any part of the statement wants the measurement `name`.
     fn is_meant(&mut self, name: &str) -> bool {
-        let is_some = |meant: &Meant| !meant.of_any_device.is_empty() || !meant.of_some_devices.is_empty();
-        if let Some(meant) = self.meant.get(name) {
-            return is_some(meant);
+        if self.meant.contains_key(name) {
+            return true;
         }
         let others = self.with_unknown.iter().filter(|at| self.wanted[**at].measurements.contain(name));
         let parts: BTreeSet<usize> = self.named.get(name).into_iter().flatten().chain(others).copied().collect();
         work::count(self.with_unknown.len() + parts.len());
+        if parts.is_empty() {
+            return false;
+        }
+        self.uncharged += name.len() + BYTES_PER_METRIC + parts.len() * size_of::<usize>();
         let (of_any_device, of_some_devices) = parts.into_iter().partition(|at| self.ids[*at].is_none());
-        let meant = Meant { of_any_device, of_some_devices };
-        let is_meant = is_some(&meant);
-        self.meant.insert(name.into(), meant);
-        is_meant
+        self.meant.insert(name.into(), Meant { of_any_device, of_some_devices });
+        true
     }
 
     /// Returns the parts that want this measurement of this device.
@@ -338,6 +345,21 @@ fn too_many_series(max: usize) -> StatementError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LineProtocol;
+    use crate::influxql::{Measurements, Pattern};
+
+    #[test]
+    fn only_names_that_a_part_wants_are_kept_and_take_memory() {
+        let patterns = vec![Pattern::new("^n").unwrap()];
+        let measurements = Measurements { names: ["m".to_owned()].into(), patterns, all: false };
+        let wanted = [Wanted { measurements, tags: Vec::new(), fields: None, range_ms: 0..1, needs_schema: false }];
+        let mut gathered = Gathered::new(&wanted, &Catalogue::new(&LineProtocol::default()));
+        assert!((0..1_000).all(|at| !gathered.is_meant(&format!("o{at}"))));
+        assert_eq!((gathered.meant.len(), gathered.uncharged), (0, 0));
+        assert!(["m", "n1", "n1", "m"].iter().all(|name| gathered.is_meant(name)));
+        assert_eq!(gathered.meant.len(), 2);
+        assert!(gathered.uncharged > 2 * BYTES_PER_METRIC);
+    }
 
     #[test]
     fn a_metric_that_the_index_lacks_belongs_to_a_measurement_that_it_has() {
