@@ -3,8 +3,9 @@
 //! All limits of time in the configuration are an hour, longer than the deadline of the harness. So a stop
 //! that waits for one of them fails its test, however fast the machine is.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use bson::doc;
 use serde_json::json;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::disk::Disk;
 use crate::harness::mongod::kill_on_exit::KillOnExit;
-use crate::harness::{Answer, Database, Mongod, ReplicaSet, Server, Setup, mongod, wait_until};
+use crate::harness::{Answer, Database, Mongod, ReplicaSet, Server, Setup, binary, mongod, wait_until};
 use crate::mongodb_connection::Guarded;
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -110,6 +111,28 @@ async fn a_stop_does_not_wait_for_a_mongod_that_hangs() {
     let database = Database::on(&mongod);
     let setup = Setup::packed(&database);
     at_each_moment(setup, &mut mongod, |mongod| mongod.freeze(), |mongod| mongod.thaw()).await;
+}
+
+/// After the line that the test waits for, a start without a store waits a second for other instances.
+#[tokio::test]
+async fn a_stop_during_the_start_is_no_failure() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let setup = Setup::sqlite().set("mongodb.uri", format!("mongodb://127.0.0.1:{}/", mongod::free_port()));
+    let setup = setup.token("operator", "scopes = ['admin']").set("auth.allow_anonymous", true);
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, patient(setup).to_toml()).expect("the folder is writable");
+    let mut command = Command::new(binary());
+    command.args(["serve", "--http", "127.0.0.1:0", "--udp", "off", "--config"]).arg(&config);
+    command.arg("--data-dir").arg(folder.path().join("data"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    let _kill_on_exit = KillOnExit::new(&child, folder.path());
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+    assert!(lines.any(|line| line.contains("auth.allow_anonymous admits every client")), "it has begun");
+    mongod::signal(&child, "TERM");
+    let rest: Vec<String> = lines.collect();
+    assert!(child.wait().expect("our child").success(), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("stopped ")), "{rest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,6 +78,8 @@ pub(super) async fn serve(
     open_files::raise_limit();
     // A reload that comes during the start waits for its end. By default SIGHUP ends the process.
     let hangups = settings.map(|_| signal(SignalKind::hangup())).transpose()?;
+    // By default the stop signals end the process, but not the first process of a container.
+    let mut signals = StopSignals::new(settings.is_none())?;
     signals::ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
@@ -96,7 +98,15 @@ pub(super) async fn serve(
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
     let transports = Transports { datagrams, brokers, mqtt_devices, tls: tls.clone() };
-    let service = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), transports, forward).await?;
+    let start = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), transports, forward);
+    let service = tokio::select! {
+        service = start => service?,
+        name = signals.received() => {
+            tracing::info!(reason = name, "stopped during the start; the next start stores what the log has");
+            std::mem::forget(data); // tasks of the start may be at work, so the lock ends with the process
+            return Ok(());
+        }
+    };
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
@@ -109,8 +119,6 @@ pub(super) async fn serve(
         clock,
     };
     let reloading = settings.zip(hangups).map(|(settings, hangups)| reload::on_hangup(settings, hangups, replaceable));
-    // Before the server announces itself: by default the stop signals end the process at once.
-    let signals = StopSignals::new(settings.is_none())?;
     tracing::info!(
         version = VERSION,
         store = service.store.name(),
@@ -224,7 +232,7 @@ impl Service {
         if forward.is_some() {
             log::add_follower(&log_dir).map_err(data_dir::explain)?;
         }
-        let (log, recovery) = open_log(config, &log_dir, &metrics)?;
+        let (log, recovery) = open_log(config, &log_dir, &metrics).await?;
         let log = Arc::new(log);
         // Start forwarding before the first cut, which would remove records that are not forwarded yet.
         let of_forwarding = forwarding::dead_letters(config, data, clock);
@@ -383,7 +391,7 @@ impl Service {
     }
 }
 
-fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {
+async fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {
     let sync = match config.log.sync {
         SyncPolicy::Always => Sync::Always,
         SyncPolicy::Interval => Sync::Every(config.log.sync_interval.as_duration()),
@@ -396,7 +404,9 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
         sync_seconds: metrics.log_sync_seconds.clone(),
         group_records: metrics.log_group_records.clone(),
     };
-    let (log, recovery) = Log::open(options, instruments).map_err(data_dir::explain)?;
+    // On a blocking thread, because it may read much, and a stop signal is to end the start.
+    let opened = tokio::task::spawn_blocking(move || Log::open(options, instruments)).await?;
+    let (log, recovery) = opened.map_err(data_dir::explain)?;
     if let Some(torn) = &recovery.torn {
         tracing::warn!(
             bytes = torn.bytes,
