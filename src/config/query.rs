@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::check::{not_below, within};
 use super::{Bytes, ConfigError, Period};
 
+/// The largest limit of concurrent queries. Each may use two of the 512 threads that block, and storing
+/// readings needs such threads too.
+const MAX_CONCURRENT: usize = 200;
+
 /// The limits of queries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,11 +33,11 @@ pub struct Query {
     pub timeout: Period,
     /// The most devices in one page. 1 to 100,000.
     pub max_devices: usize,
-    /// The most concurrent queries. 1 to 10,000.
+    /// The most concurrent queries. 1 to 200.
     pub max_concurrent: usize,
     /// The most concurrent queries with one token. 1 to 10,000.
     pub max_concurrent_per_token: usize,
-    /// The most concurrent queries whose answer is a file, such as CSV. 1 to 10,000.
+    /// The most concurrent queries whose answer is a file, such as CSV. 1 to 200.
     pub max_files: usize,
     /// The memory for all concurrent queries together, as estimated. 1MiB to 1024GiB.
     pub max_bytes_in_flight: Bytes,
@@ -69,9 +73,9 @@ impl Query {
         within("query.catch_up_timeout", self.catch_up_timeout, Period::secs(0), Period::minutes(1))?;
         within("query.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("query.max_devices", self.max_devices, 1, 100_000)?;
-        within("query.max_concurrent", self.max_concurrent, 1, 10_000)?;
+        within("query.max_concurrent", self.max_concurrent, 1, MAX_CONCURRENT)?;
         within("query.max_concurrent_per_token", self.max_concurrent_per_token, 1, 10_000)?;
-        within("query.max_files", self.max_files, 1, 10_000)?;
+        within("query.max_files", self.max_files, 1, MAX_CONCURRENT)?;
         within("query.max_bytes_in_flight", self.max_bytes_in_flight, Bytes::mib(1), Bytes::gib(1024))
     }
 }

@@ -279,6 +279,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[query]\nmax_readings = 999", "query.max_readings"),
         ("[query]\ncatch_up_timeout = \"2m\"", "query.catch_up_timeout"),
         ("[query]\nmax_devices = 0", "query.max_devices"),
+        ("[query]\nmax_concurrent = 201", "query.max_concurrent"),
+        ("[query]\nmax_files = 201", "query.max_files"),
         ("[query]\ntimeout = \"0s\"", "query.timeout"),
         ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
