@@ -114,8 +114,8 @@ async fn a_stop_does_not_wait_for_a_mongod_that_hangs() {
 }
 
 /// After the line that the test waits for, a start without a store waits a second for other instances.
-#[tokio::test]
-async fn a_stop_during_the_start_is_no_failure() {
+#[test]
+fn a_stop_during_the_start_is_no_failure() {
     let folder = TempDir::new().expect("a temporary folder");
     let setup = Setup::sqlite().set("mongodb.uri", format!("mongodb://127.0.0.1:{}/", mongod::free_port()));
     let setup = setup.token("operator", "scopes = ['admin']").set("auth.allow_anonymous", true);
