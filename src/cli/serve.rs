@@ -98,7 +98,8 @@ pub(super) async fn serve(
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
     let transports = Transports { datagrams, brokers, mqtt_devices, tls: tls.clone() };
-    let start = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), transports, forward);
+    let instruments = (Arc::new(metrics), exposition);
+    let start = Box::pin(Service::start(config, &data, &clock, instruments, transports, forward)); // it is large
     let service = tokio::select! {
         service = start => service?,
         name = signals.received() => {
