@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Metrics, Server, Setup, now_ms, secret_of, wait_until};
+use crate::harness::{Database, Metrics, Server, Setup, fetched, now_ms, secret_of, wait_until};
 
 /// The metrics of `/metrics/latest` with their labels. `hall` and `side` are those of examples.
 pub(crate) const LATEST_METRICS: [(&str, &[&str]); 5] = [
@@ -178,7 +178,7 @@ async fn promtool_accepts_the_latest_values_whatever_their_names() {
     }
     assert_eq!(text.matches("# TYPE ").count(), LATEST_METRICS.len());
 
-    let mut promtool = Command::new(crate::deploy::promtool_path());
+    let mut promtool = Command::new(fetched("get-promtool"));
     let promtool =
         promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = promtool.spawn().expect("promtool runs");

@@ -2,12 +2,12 @@
 //! be read.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, Setup, secret_of};
+use crate::harness::{Server, Setup, fetched, secret_of};
 
 #[tokio::test]
 async fn the_python_client_of_influxdb_2_writes() {
@@ -72,7 +72,7 @@ pub(crate) async fn run_program(program: &str, args: &[&str]) -> String {
         python.output().expect("python3 is there")
     };
     let output = tokio::task::spawn_blocking(run).await.expect("no panic");
-    succeeded(&output);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -104,14 +104,5 @@ fn reading(second: u32) -> Value {
 /// The folder of the clients, and of the packages that the tests of `clients/python` need.
 pub(crate) fn clients() -> &'static str {
     static FOLDER: OnceLock<String> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-python-clients");
-        let output = Command::new(script).output().expect("python3 is there");
-        succeeded(&output);
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    })
-}
-
-fn succeeded(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    FOLDER.get_or_init(|| fetched("get-python-clients"))
 }

@@ -9,7 +9,6 @@ mod ready;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegauge::config::Config;
 
-use crate::harness::{Server, Setup, binary, run};
+use crate::harness::{Server, Setup, binary, fetched, run};
 use crate::pages::{in_repository, sections_of};
 
 /// The exposure level that `systemd-analyze security` may compute, in tenths: from 0, the best, to 100.
@@ -141,7 +140,7 @@ async fn promtool_accepts_the_metrics_of_a_server_in_use() {
         server.get(path).await;
     }
     let page = server.get("/metrics").await;
-    let mut command = Command::new(promtool_path());
+    let mut command = Command::new(fetched("get-promtool"));
     let mut child = command
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -226,18 +225,6 @@ fn unit() -> BTreeMap<String, Vec<String>> {
     directives
 }
 
-pub(crate) fn promtool_path() -> PathBuf {
-    PathBuf::from(fetched("tests/get-promtool"))
-}
-
-/// The output of a script of `tests` that fetches a program or packages: a path.
-fn fetched(script: &str) -> String {
-    let output = Command::new("python3").arg(in_repository(script)).stdin(Stdio::null()).output();
-    let output = output.expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
-}
-
 /// The text of a file of the repository.
 fn text_of(path: &str) -> String {
     fs::read_to_string(in_repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -245,8 +232,8 @@ fn text_of(path: &str) -> String {
 
 /// Runs promtool in `deploy` and asserts that it succeeds.
 fn promtool(args: &[&str]) {
-    let output =
-        Command::new(promtool_path()).args(args).current_dir(in_repository("deploy")).output().expect("promtool runs");
+    let mut promtool = Command::new(fetched("get-promtool"));
+    let output = promtool.args(args).current_dir(in_repository("deploy")).output().expect("promtool runs");
     let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "promtool {args:?}\n{printed}{errors}");
 }

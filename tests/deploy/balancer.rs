@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::{fetched, text_of};
+use super::text_of;
 use crate::harness::mongod::free_port;
-use crate::harness::{Connection, Server, Setup, client, wait_until};
+use crate::harness::{Connection, Server, Setup, client, fetched, wait_until};
 
 /// A running nginx with `deploy/compose/sharded/nginx.conf`.
 struct Nginx {
@@ -37,7 +37,7 @@ impl Nginx {
         let file = folder.path().join("nginx.conf");
         fs::write(&file, config).expect("the folder is writable");
         // As one process: it then keeps the user of the test, who owns the folder.
-        let child = Command::new(fetched("tests/get-nginx"))
+        let child = Command::new(fetched("get-nginx"))
             .args(["-g", "daemon off; master_process off;", "-c"])
             .arg(&file)
             .arg("-p")

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegauge::config::Config;
 
-use super::{fetched, text_of};
-use crate::harness::binary;
+use super::text_of;
+use crate::harness::{binary, fetched};
 use crate::pages::in_repository;
 
 /// The compose files and the objects of Kubernetes, as `tests/deploy/check-manifests` prints them.
@@ -25,7 +25,7 @@ static MANIFESTS: LazyLock<Value> = LazyLock::new(|| {
 fn check(deploy: &Path) -> Output {
     let mut command = Command::new("python3");
     command.arg(in_repository("tests/deploy/check-manifests")).arg(deploy);
-    command.env("PYTHONPATH", fetched("tests/get-schemas")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("PYTHONPATH", fetched("get-schemas")).env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).output().expect("python3 runs")
 }
 
@@ -44,7 +44,7 @@ fn longest_stop() -> Duration {
 
 #[test]
 fn hadolint_accepts_the_dockerfile() {
-    let mut hadolint = Command::new(fetched("tests/get-hadolint"));
+    let mut hadolint = Command::new(fetched("get-hadolint"));
     let output = hadolint.arg(in_repository("deploy/docker/Dockerfile")).output().expect("hadolint runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

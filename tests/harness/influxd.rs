@@ -1,14 +1,13 @@
 //! A real influxd, InfluxDB 1, on a free port.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::mongod::free_port;
 use super::mongod::kill_on_exit::KillOnExit;
-use super::{client, wait_until};
+use super::{client, fetched, wait_until};
 
 /// An influxd on free ports, with a temporary folder.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ impl Influxd {
         let folder = tempfile::Builder::new().prefix("tidegauge-influxd-").tempdir().expect("a temporary folder");
         let http = format!("127.0.0.1:{}", free_port());
         let log = File::create(folder.path().join("log")).expect("the folder is writable");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(fetched("get-influxd"));
         command.args(["run", "-config", "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         for (name, value) in [
             ("META_DIR", folder.path().join("meta").display().to_string()),
@@ -72,11 +71,4 @@ impl Drop for Influxd {
         self.child.kill().expect("influxd is our child");
         self.child.wait().expect("influxd is our child");
     }
-}
-
-fn binary() -> PathBuf {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-influxd");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }

@@ -11,7 +11,7 @@ pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
-/// The path that a script of `tests` prints. The script fetches the program if it is missing.
+/// The path that a script of `tests` prints. The script fetches a program or packages if they are missing.
 pub(crate) fn fetched(script: &str) -> String {
     let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");

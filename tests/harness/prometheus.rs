@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
@@ -11,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::mongod::{free_port, kill_on_exit::KillOnExit};
-use super::{client, wait_until};
+use super::{client, fetched, wait_until};
 
 /// The samples of one instance.
 ///
@@ -177,12 +176,7 @@ fn escaped(text: &str) -> String {
     text.chars().flat_map(|char| r"\{},=".contains(char).then_some('\\').into_iter().chain([char])).collect()
 }
 
-fn program() -> &'static PathBuf {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-prometheus");
-        let output = Command::new(script).stdin(Stdio::null()).output().expect("python3 is there");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
-    })
+fn program() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| fetched("get-prometheus"))
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use super::envelope::{TS_NS, write};
 use crate::clients::run_client;
-use crate::harness::{Server, Setup, secret_of};
+use crate::harness::{Server, Setup, fetched, secret_of};
 
 fn with_tokens() -> Setup {
     Setup::sqlite().token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest', 'query']")
@@ -19,7 +19,7 @@ async fn the_python_client_of_influxdb_1_reads() {
 /// Returns the output of `influx -execute`.
 async fn influx(server: &Server, more: &[&str], statement: &str) -> String {
     let address = server.http_addr();
-    let program = tokio::task::spawn_blocking(binary).await.expect("no panic");
+    let program = tokio::task::spawn_blocking(|| fetched("get-influx")).await.expect("no panic");
     let mut command = Command::new(program);
     command.args(["-host", &address.ip().to_string(), "-port", &address.port().to_string()]);
     command.args(["-username", "ann", "-password", &secret_of("client")]);
@@ -28,13 +28,6 @@ async fn influx(server: &Server, more: &[&str], statement: &str) -> String {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     printed
-}
-
-fn binary() -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-influx");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
 }
 
 #[tokio::test]
