@@ -48,11 +48,11 @@ lint: ## Do the style check, clippy and rustc have anything to say?
 
 deny: ## Is each dependency used, built by the promised Rust, and allowed by deny.toml with its licence and source?
 	@tests/check-dependencies
-	"$$(tests/get-cargo-deny)" --locked check bans licenses sources
+	"$$(tests/get cargo-deny)" --locked check bans licenses sources
 
 audit: ## Is any dependency known to be vulnerable? Skipped with a line where the advisory database cannot be fetched
-	@if "$$(tests/get-cargo-deny)" fetch db; then \
-		"$$(tests/get-cargo-deny)" --locked check --disable-fetch advisories; \
+	@if "$$(tests/get cargo-deny)" fetch db; then \
+		"$$(tests/get cargo-deny)" --locked check --disable-fetch advisories; \
 	else \
 		echo "make audit: skipped, because the advisory database cannot be fetched"; \
 	fi

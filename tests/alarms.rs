@@ -178,7 +178,7 @@ async fn promtool_accepts_the_latest_values_whatever_their_names() {
     }
     assert_eq!(text.matches("# TYPE ").count(), LATEST_METRICS.len());
 
-    let mut promtool = Command::new(fetched("get-promtool"));
+    let mut promtool = Command::new(fetched("get promtool"));
     let promtool =
         promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = promtool.spawn().expect("promtool runs");

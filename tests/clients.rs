@@ -104,5 +104,5 @@ fn reading(second: u32) -> Value {
 /// The folder of the clients, and of the packages that the tests of `clients/python` need.
 pub(crate) fn clients() -> &'static str {
     static FOLDER: OnceLock<String> = OnceLock::new();
-    FOLDER.get_or_init(|| fetched("get-python-clients"))
+    FOLDER.get_or_init(|| fetched("get python-clients"))
 }

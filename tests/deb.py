@@ -5,10 +5,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 
-from wheel import TARGET, patiently
+from wheel import TARGET, fail, patiently
 
 
 class Program:
@@ -77,4 +76,4 @@ class Program:
                       f"{self.instead}")
 
     def fail(self, reason):
-        sys.exit(f"get-{self.name}: {reason}")
+        fail(reason)

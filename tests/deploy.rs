@@ -140,7 +140,7 @@ async fn promtool_accepts_the_metrics_of_a_server_in_use() {
         server.get(path).await;
     }
     let page = server.get("/metrics").await;
-    let mut command = Command::new(fetched("get-promtool"));
+    let mut command = Command::new(fetched("get promtool"));
     let mut child = command
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -232,7 +232,7 @@ fn text_of(path: &str) -> String {
 
 /// Runs promtool in `deploy` and asserts that it succeeds.
 fn promtool(args: &[&str]) {
-    let mut promtool = Command::new(fetched("get-promtool"));
+    let mut promtool = Command::new(fetched("get promtool"));
     let output = promtool.args(args).current_dir(in_repository("deploy")).output().expect("promtool runs");
     let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "promtool {args:?}\n{printed}{errors}");

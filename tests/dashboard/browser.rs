@@ -298,7 +298,7 @@ const AXE_RUN: &str = "axe.run(document, { resultTypes: ['violations'] }).then((
 fn axe() -> &'static str {
     static AXE: OnceLock<String> = OnceLock::new();
     AXE.get_or_init(|| {
-        let source = std::fs::read_to_string(fetched("get-axe")).expect("the script");
+        let source = std::fs::read_to_string(fetched("get axe")).expect("the script");
         format!("{source}; undefined")
     })
 }

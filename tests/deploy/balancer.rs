@@ -37,7 +37,7 @@ impl Nginx {
         let file = folder.path().join("nginx.conf");
         fs::write(&file, config).expect("the folder is writable");
         // As one process: it then keeps the user of the test, who owns the folder.
-        let child = Command::new(fetched("get-nginx"))
+        let child = Command::new(fetched("get nginx"))
             .args(["-g", "daemon off; master_process off;", "-c"])
             .arg(&file)
             .arg("-p")

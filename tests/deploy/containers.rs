@@ -44,7 +44,7 @@ fn longest_stop() -> Duration {
 
 #[test]
 fn hadolint_accepts_the_dockerfile() {
-    let mut hadolint = Command::new(fetched("get-hadolint"));
+    let mut hadolint = Command::new(fetched("get hadolint"));
     let output = hadolint.arg(in_repository("deploy/docker/Dockerfile")).output().expect("hadolint runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

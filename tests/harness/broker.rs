@@ -48,7 +48,7 @@ impl Broker {
         let mut command = Command::new(program());
         command.arg("-c").arg(self.folder.path().join("mosquitto.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.expect("the folder is writable"));
-        let child = command.spawn().expect("get-mosquitto names a program that runs");
+        let child = command.spawn().expect("tests/get mosquitto names a program that runs");
         let kill_on_exit = KillOnExit::new(&child, self.folder.path());
         self.running = Some((child, kill_on_exit));
         wait_until("the broker listens", async || TcpStream::connect(("127.0.0.1", self.port)).ok()).await;
@@ -123,7 +123,7 @@ impl Broker {
     pub(crate) fn publish_with(&self, args: &[&str]) {
         let mut command = Command::new(publisher());
         command.args(["-p", &self.port.to_string()]).args(args);
-        let output = command.stdin(Stdio::null()).output().expect("get-mosquitto_pub names a program that runs");
+        let output = command.stdin(Stdio::null()).output().expect("tests/get mosquitto_pub names a program that runs");
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -192,7 +192,7 @@ fn packet(topic: &str, payload: &str, id: u16) -> Vec<u8> {
 
 fn program() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get-mosquitto"))
+    PATH.get_or_init(|| fetched("get mosquitto"))
 }
 
 /// Publishes with `MQTT.js`, to a broker or a server on this port.
@@ -209,5 +209,5 @@ pub(crate) async fn mqtt_js(port: u16, args: &[&str]) {
 /// The path of `mosquitto_pub`.
 pub(crate) fn publisher() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get-mosquitto_pub"))
+    PATH.get_or_init(|| fetched("get mosquitto_pub"))
 }

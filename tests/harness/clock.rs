@@ -47,7 +47,7 @@ impl Clock {
 
     /// Makes a command run with this clock.
     pub(crate) fn apply_to(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", fetched("get-libfaketime")).env("FAKETIME_TIMESTAMP_FILE", self.file());
+        command.env("LD_PRELOAD", fetched("get libfaketime")).env("FAKETIME_TIMESTAMP_FILE", self.file());
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
     }
 

@@ -25,7 +25,7 @@ impl Influxd {
         let folder = tempfile::Builder::new().prefix("tidegauge-influxd-").tempdir().expect("a temporary folder");
         let http = format!("127.0.0.1:{}", free_port());
         let log = File::create(folder.path().join("log")).expect("the folder is writable");
-        let mut command = Command::new(fetched("get-influxd"));
+        let mut command = Command::new(fetched("get influxd"));
         command.args(["run", "-config", "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         for (name, value) in [
             ("META_DIR", folder.path().join("meta").display().to_string()),
@@ -38,7 +38,7 @@ impl Influxd {
         ] {
             command.env(format!("INFLUXDB_{name}"), value);
         }
-        let child = command.spawn().expect("get-influxd names a program that runs");
+        let child = command.spawn().expect("tests/get influxd names a program that runs");
         let kill_on_exit = KillOnExit::new(&child, folder.path());
         let client = client(None).build().expect("a client");
         let url = format!("http://{http}");

@@ -11,10 +11,13 @@ pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
-/// The path that a script of `tests` prints. The script fetches a program or packages if they are missing.
-pub(crate) fn fetched(script: &str) -> String {
-    let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
+/// The path that a command of `tests` prints, such as `get nginx`. It fetches a program or packages if they
+/// are missing.
+pub(crate) fn fetched(command: &str) -> String {
+    let mut words = command.split(' ');
+    let script = format!("{}/tests/{}", env!("CARGO_MANIFEST_DIR"), words.next().expect("a script"));
+    let mut python = Command::new("python3");
+    let output = python.arg(script).args(words).stdin(Stdio::null()).output().expect("python3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
 }

@@ -178,5 +178,5 @@ fn escaped(text: &str) -> String {
 
 fn program() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get-prometheus"))
+    PATH.get_or_init(|| fetched("get prometheus"))
 }

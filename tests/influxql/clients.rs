@@ -19,7 +19,7 @@ async fn the_python_client_of_influxdb_1_reads() {
 /// Returns the output of `influx -execute`.
 async fn influx(server: &Server, more: &[&str], statement: &str) -> String {
     let address = server.http_addr();
-    let program = tokio::task::spawn_blocking(|| fetched("get-influx")).await.expect("no panic");
+    let program = tokio::task::spawn_blocking(|| fetched("get influx")).await.expect("no panic");
     let mut command = Command::new(program);
     command.args(["-host", &address.ip().to_string(), "-port", &address.port().to_string()]);
     command.args(["-username", "ann", "-password", &secret_of("client")]);
