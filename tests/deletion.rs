@@ -4,7 +4,7 @@ use bson::doc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Mongod, Server, Setup, secret_of, wait_until};
+use crate::harness::{Database, Mongod, Server, Setup, in_stores, secret_of, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 /// 2024-04-20T14:00:00Z.
@@ -288,28 +288,7 @@ async fn counts_each_reading_once(setup: Setup, deletes_ranges: bool) {
     }
 }
 
-#[tokio::test]
-async fn each_reading_counts_once_in_sqlite() {
-    counts_each_reading_once(Setup::sqlite(), true).await;
-}
-
-#[tokio::test]
-async fn each_reading_counts_once_in_readable_buckets() {
-    let database = Database::new();
-    counts_each_reading_once(Setup::mongodb(&database), true).await;
-}
-
-#[tokio::test]
-async fn each_reading_counts_once_in_packed_buckets() {
-    let database = Database::new();
-    counts_each_reading_once(Setup::packed(&database), true).await;
-}
-
-#[tokio::test]
-async fn each_reading_counts_once_in_a_time_series() {
-    let database = Database::new();
-    counts_each_reading_once(Setup::timeseries(&database), false).await;
-}
+in_stores!(counts_each_reading_once, [sqlite(true), mongodb(true), packed(true), timeseries(false)]);
 
 #[tokio::test]
 async fn a_dead_letter_counts_in_a_dry_run_too() {

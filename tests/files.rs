@@ -9,7 +9,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Connection, Database, Server, Setup, run};
+use crate::harness::{Answer, Connection, Server, Setup, in_stores, run};
 use crate::http_contract::problem;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -101,28 +101,7 @@ async fn files_have_the_readings_of_the_pages(setup: Setup) {
     assert_eq!((cpu.len(), cpu.iter().skip(1).all(|row| row[2].starts_with("cpu{"))), (15, true), "{cpu:?}");
 }
 
-#[tokio::test]
-async fn files_of_sqlite() {
-    files_have_the_readings_of_the_pages(Setup::sqlite()).await;
-}
-
-#[tokio::test]
-async fn files_of_mongodb() {
-    let database = Database::new();
-    files_have_the_readings_of_the_pages(Setup::mongodb(&database)).await;
-}
-
-#[tokio::test]
-async fn files_of_packed_documents() {
-    let database = Database::new();
-    files_have_the_readings_of_the_pages(Setup::packed(&database)).await;
-}
-
-#[tokio::test]
-async fn files_of_a_time_series() {
-    let database = Database::new();
-    files_have_the_readings_of_the_pages(Setup::timeseries(&database)).await;
-}
+in_stores!(files_have_the_readings_of_the_pages, [sqlite, mongodb, packed, timeseries]);
 
 #[tokio::test]
 async fn a_file_can_be_imported_and_ingested_again() {

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Database, Server, Setup, run, wait_until};
+use crate::harness::{Database, Server, Setup, in_stores, run, wait_until};
 use series::{Hourly, Series};
 
 const DEVICE: &str = "machine-1";
@@ -20,25 +20,13 @@ const METRIC: &str = "temp";
 /// The readings of four weeks.
 const FOUR_WEEKS: usize = 4 * 7 * 288;
 
-#[tokio::test]
-async fn hours_are_right_pending_after_a_crash_and_stored_in_sqlite() {
-    pending_then_stored(Setup::sqlite(), Series::load()).await;
-}
+// A time-series collection keeps the first value of an instant, so each instant has one value only there.
+in_stores!(
+    hours_are_right_pending_after_a_crash_and_stored,
+    [sqlite(super::Series::load()), mongodb(super::Series::load()), timeseries(super::Series::load().last_values())]
+);
 
-#[tokio::test]
-async fn hours_are_right_pending_after_a_crash_and_stored_in_mongodb() {
-    let database = Database::new();
-    pending_then_stored(Setup::mongodb(&database), Series::load()).await;
-}
-
-/// A time-series collection keeps the first value of an instant, so each instant has one value only here.
-#[tokio::test]
-async fn hours_are_right_pending_after_a_crash_and_in_a_time_series() {
-    let database = Database::new();
-    pending_then_stored(Setup::timeseries(&database), Series::load().last_values()).await;
-}
-
-async fn pending_then_stored(setup: Setup, series: Series) {
+async fn hours_are_right_pending_after_a_crash_and_stored(setup: Setup, series: Series) {
     let file = file_of(&series);
     let mut server = Server::start(setup.clone().all_pending()).await;
     import(&server, &file).await;
@@ -55,24 +43,12 @@ async fn pending_then_stored(setup: Setup, series: Series) {
     assert_hours(&server, &series).await;
 }
 
-#[tokio::test]
-async fn a_repeated_import_is_stored_once_in_sqlite() {
-    imported_twice(Setup::sqlite(), Series::load()).await;
-}
+in_stores!(
+    a_repeated_import_is_stored_once,
+    [sqlite(super::Series::load()), mongodb(super::Series::load()), timeseries(super::Series::load().last_values())]
+);
 
-#[tokio::test]
-async fn a_repeated_import_is_stored_once_in_mongodb() {
-    let database = Database::new();
-    imported_twice(Setup::mongodb(&database), Series::load()).await;
-}
-
-#[tokio::test]
-async fn a_repeated_import_is_stored_once_in_a_timeseries_collection() {
-    let database = Database::new();
-    imported_twice(Setup::timeseries(&database), Series::load().last_values()).await;
-}
-
-async fn imported_twice(setup: Setup, series: Series) {
+async fn a_repeated_import_is_stored_once(setup: Setup, series: Series) {
     let file = file_of(&series);
     let server = Server::start(setup).await;
     for pass in 1..=2 {
@@ -84,24 +60,9 @@ async fn imported_twice(setup: Setup, series: Series) {
     }
 }
 
-#[tokio::test]
-async fn a_shuffled_import_gives_the_same_hours_in_sqlite() {
-    shuffled(Setup::sqlite()).await;
-}
+in_stores!(a_shuffled_import_gives_the_same_hours, [sqlite, mongodb, timeseries]);
 
-#[tokio::test]
-async fn a_shuffled_import_gives_the_same_hours_in_mongodb() {
-    let database = Database::new();
-    shuffled(Setup::mongodb(&database)).await;
-}
-
-#[tokio::test]
-async fn a_shuffled_import_gives_the_same_hours_in_a_time_series() {
-    let database = Database::new();
-    shuffled(Setup::timeseries(&database)).await;
-}
-
-async fn shuffled(setup: Setup) {
+async fn a_shuffled_import_gives_the_same_hours(setup: Setup) {
     let series = Series::load().last_values().first(FOUR_WEEKS);
     let folder = TempDir::new().expect("a temporary folder");
     let file = folder.path().join("shuffled.csv");
@@ -132,24 +93,12 @@ async fn an_import_through_two_servers_is_stored_once_in_mongodb() {
     assert_hours(&other, &series).await;
 }
 
-#[tokio::test]
-async fn an_import_repeated_after_a_kill_is_stored_once_in_sqlite() {
-    killed_in_the_middle(Setup::sqlite(), Series::load()).await;
-}
+in_stores!(
+    an_import_repeated_after_a_kill_is_stored_once,
+    [sqlite(super::Series::load()), mongodb(super::Series::load()), timeseries(super::Series::load().last_values())]
+);
 
-#[tokio::test]
-async fn an_import_repeated_after_a_kill_is_stored_once_in_mongodb() {
-    let database = Database::new();
-    killed_in_the_middle(Setup::mongodb(&database), Series::load()).await;
-}
-
-#[tokio::test]
-async fn an_import_repeated_after_a_kill_is_stored_once_in_series() {
-    let database = Database::new();
-    killed_in_the_middle(Setup::timeseries(&database), Series::load().last_values()).await;
-}
-
-async fn killed_in_the_middle(setup: Setup, series: Series) {
+async fn an_import_repeated_after_a_kill_is_stored_once(setup: Setup, series: Series) {
     let file = file_of(&series);
     let mut server = Server::start(setup).await;
     let mut import = Command::new(env!("CARGO_BIN_EXE_tidegauge"))

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, after_noon_s, wait_until};
+use crate::harness::{Database, Server, Setup, after_noon_s, in_stores, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
@@ -52,22 +52,7 @@ async fn a_display_forgets_nothing_at_the_turn_of_the_hour(setup: Setup) {
     }
 }
 
-#[tokio::test]
-async fn sqlite_forgets_nothing_at_the_turn_of_the_hour() {
-    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::sqlite()).await;
-}
-
-#[tokio::test]
-async fn mongodb_forgets_nothing_at_the_turn_of_the_hour() {
-    let database = Database::new();
-    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::mongodb(&database)).await;
-}
-
-#[tokio::test]
-async fn a_time_series_forgets_nothing_at_the_turn_of_the_hour() {
-    let database = Database::new();
-    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::timeseries(&database)).await;
-}
+in_stores!(a_display_forgets_nothing_at_the_turn_of_the_hour, [sqlite, mongodb, timeseries]);
 
 #[tokio::test]
 async fn the_latest_values_of_a_page_take_one_seek_for_later_hours() {
@@ -102,22 +87,7 @@ async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> St
     problem["detail"].as_str().expect("a detail").to_owned()
 }
 
-#[tokio::test]
-async fn flushing_to_sqlite_does_not_change_the_device_list() {
-    the_same_before_and_after_a_flush(Setup::sqlite()).await;
-}
-
-#[tokio::test]
-async fn flushing_to_mongodb_does_not_change_the_device_list() {
-    let database = Database::new();
-    the_same_before_and_after_a_flush(Setup::mongodb(&database)).await;
-}
-
-#[tokio::test]
-async fn flushing_to_a_time_series_does_not_change_the_device_list() {
-    let database = Database::new();
-    the_same_before_and_after_a_flush(Setup::timeseries(&database)).await;
-}
+in_stores!(a_flush_does_not_change_the_device_list, [sqlite, mongodb, timeseries]);
 
 /// The expected entry of a device: its metrics, its metadata by hour, and its instants.
 #[derive(Default)]
@@ -129,7 +99,7 @@ struct Device {
     latest: BTreeMap<&'static str, (i64, f64)>,
 }
 
-async fn the_same_before_and_after_a_flush(setup: Setup) {
+async fn a_flush_does_not_change_the_device_list(setup: Setup) {
     let mut server = Server::start(setup.all_pending()).await;
     let mut random = StdRng::seed_from_u64(5);
     let mut model: BTreeMap<String, Device> = BTreeMap::new();
@@ -282,18 +252,9 @@ async fn follow(server: &Server, path: &str, max_points: usize) -> (Vec<Value>, 
     }
 }
 
-#[tokio::test]
-async fn rollups_come_in_pages_that_add_up_from_sqlite() {
-    pages_add_up(Setup::sqlite()).await;
-}
+in_stores!(rollups_come_in_pages_that_add_up, [sqlite, mongodb]);
 
-#[tokio::test]
-async fn rollups_come_in_pages_that_add_up_from_mongodb() {
-    let database = Database::new();
-    pages_add_up(Setup::mongodb(&database)).await;
-}
-
-async fn pages_add_up(setup: Setup) {
+async fn rollups_come_in_pages_that_add_up(setup: Setup) {
     let mut server = Server::start(setup.clone()).await;
     ingest_fleet(&server).await;
     server.settled().await;

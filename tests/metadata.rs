@@ -5,7 +5,7 @@ mod operators;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup};
+use crate::harness::{Server, Setup, in_stores};
 
 /// Metadata that every store refuses.
 const REFUSED: [&str; 8] = [
@@ -27,20 +27,7 @@ const KEPT: [&str; 4] = [
     r#"{"_id":1,"0":{"1":[]},"with space":{},"\n":"\u2028"}"#,
 ];
 
-#[tokio::test]
-async fn sqlite_keeps_what_is_not_refused() {
-    keeps_what_is_not_refused(Setup::sqlite()).await;
-}
-
-#[tokio::test]
-async fn mongodb_keeps_what_is_not_refused() {
-    keeps_what_is_not_refused(Setup::mongodb(&Database::new())).await;
-}
-
-#[tokio::test]
-async fn mongodb_timeseries_keeps_what_is_not_refused() {
-    keeps_what_is_not_refused(Setup::timeseries(&Database::new())).await;
-}
+in_stores!(keeps_what_is_not_refused, [sqlite, mongodb, timeseries]);
 
 async fn keeps_what_is_not_refused(setup: Setup) {
     let server = Server::start(setup).await;

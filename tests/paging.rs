@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup};
+use crate::harness::{Database, Server, Setup, in_stores};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -96,10 +96,7 @@ async fn every_page_size_gives_every_reading(setup: Setup) {
     }
 }
 
-#[tokio::test]
-async fn pages_of_sqlite_are_complete_for_every_limit() {
-    every_page_size_gives_every_reading(Setup::sqlite()).await;
-}
+in_stores!(every_page_size_gives_every_reading, [sqlite, timeseries]);
 
 #[tokio::test]
 async fn a_page_ends_at_the_limit_of_values_per_answer() {
@@ -137,10 +134,4 @@ async fn pages_of_mongodb_are_complete_for_every_limit() {
     // Small documents, so that metrics that arrive later go to other parts of the hour.
     let setup = Setup::mongodb(&database).set("flush.max_readings", 4).set("mongodb.max_readings_per_document", 4);
     every_page_size_gives_every_reading(setup).await;
-}
-
-#[tokio::test]
-async fn pages_of_a_time_series_are_complete_for_every_limit() {
-    let database = Database::new();
-    every_page_size_gives_every_reading(Setup::timeseries(&database)).await;
 }

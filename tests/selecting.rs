@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, wait_until};
+use crate::harness::{Server, Setup, in_stores, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
@@ -228,26 +228,7 @@ async fn devices_are_selected(setup: Setup, seed: u64) {
     assert!(server.terminate().await.success());
 }
 
-#[tokio::test]
-async fn devices_are_selected_in_sqlite() {
-    devices_are_selected(Setup::sqlite(), 0).await;
-}
-
-#[tokio::test]
-async fn devices_are_selected_in_mongodb() {
-    devices_are_selected(Setup::mongodb(&Database::new()), 1).await;
-}
-
-#[tokio::test]
-async fn devices_are_selected_in_packed_documents() {
-    let database = Database::new();
-    devices_are_selected(Setup::packed(&database), 3).await;
-}
-
-#[tokio::test]
-async fn devices_are_selected_in_a_time_series() {
-    devices_are_selected(Setup::timeseries(&Database::new()), 5).await;
-}
+in_stores!(devices_are_selected, [sqlite(0), mongodb(1), packed(3), timeseries(5)]);
 
 #[tokio::test]
 async fn selections_that_are_none_are_refused() {

@@ -1,7 +1,7 @@
 //! Set-ups without warnings.
 
 use crate::check::{check, small, with_readings};
-use crate::harness::{Database, Finished, Setup, run};
+use crate::harness::{Database, Finished, Setup, in_stores, run};
 
 /// Checks beside the running service, and again after it has stopped.
 async fn has_no_warnings(setup: Setup, questions: Option<&str>) {
@@ -18,25 +18,7 @@ async fn has_no_warnings(setup: Setup, questions: Option<&str>) {
     assert_eq!(afterwards.bad(), [] as [&serde_json::Value; 0], "{afterwards:#?}");
 }
 
-#[tokio::test]
-async fn sqlite_has_no_warnings() {
-    has_no_warnings(Setup::sqlite(), None).await;
-}
-
-#[tokio::test]
-async fn readable_documents_have_no_warnings() {
-    has_no_warnings(Setup::mongodb(&Database::new()), Some("30")).await;
-}
-
-#[tokio::test]
-async fn packed_documents_have_no_warnings() {
-    has_no_warnings(Setup::packed(&Database::new()), Some("30")).await;
-}
-
-#[tokio::test]
-async fn a_time_series_has_no_warnings() {
-    has_no_warnings(Setup::timeseries(&Database::new()), Some("27")).await;
-}
+in_stores!(has_no_warnings, [sqlite(None), mongodb(Some("30")), packed(Some("30")), timeseries(Some("27"))]);
 
 #[tokio::test]
 async fn before_the_first_start_only_the_data_folder_is_missing_and_nothing_is_created() {

@@ -85,16 +85,7 @@ async fn workbooks_have_the_cells_of_csv(setup: Setup) {
     assert!(!named.header("etag").is_empty() && again.header("etag") == named.header("etag"), "the same bytes");
 }
 
-#[tokio::test]
-async fn workbooks_of_sqlite() {
-    workbooks_have_the_cells_of_csv(Setup::sqlite()).await;
-}
-
-#[tokio::test]
-async fn workbooks_of_packed_documents() {
-    let database = Database::new();
-    workbooks_have_the_cells_of_csv(Setup::packed(&database)).await;
-}
+in_stores!(workbooks_have_the_cells_of_csv, [sqlite, packed]);
 
 #[tokio::test]
 async fn a_workbook_has_all_pages_of_a_list_and_none_of_the_forms_of_csv() {

@@ -29,5 +29,5 @@ pub(crate) use mongod::{Mongod, free_port};
 pub(crate) use process::{Finished, binary, fetched, run, run_with};
 pub(crate) use prometheus::{Prometheus, Samples};
 pub(crate) use server::{Answer, Server, encoded};
-pub(crate) use setup::{Setup, key_of, secret_of};
+pub(crate) use setup::{Setup, in_stores, key_of, secret_of};
 pub(crate) use wait::{wait_for, wait_until};

@@ -143,6 +143,30 @@ impl Setup {
     }
 }
 
+/// Makes a module with the name of the function `$run`, with one test per store.
+///
+/// Each calls the function with the [`Setup`] of its store, and with what stands in parentheses behind it.
+macro_rules! in_stores {
+    ($run:ident, [$($store:ident $(($($more:expr),+))?),+]) => {
+        mod $run {
+            $(
+                #[tokio::test]
+                async fn $store() {
+                    super::$run($crate::harness::in_stores!(@setup $store) $($(, $more)+)?).await;
+                }
+            )+
+        }
+    };
+    (@setup sqlite) => {
+        $crate::harness::Setup::sqlite()
+    };
+    (@setup $store:ident) => {
+        $crate::harness::Setup::$store(&$crate::harness::Database::new())
+    };
+}
+
+pub(crate) use in_stores;
+
 /// The secret of the token with this name.
 pub(crate) fn secret_of(name: &str) -> String {
     format!("tg_the-secret-of-{name}")

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{Readings, path, readings};
 use crate::forward::relay::Relay;
-use crate::harness::{Database, Server, Setup, binary, wait_for, wait_until};
+use crate::harness::{Server, Setup, binary, in_stores, wait_for, wait_until};
 
 const HEADER: &str = "time;press [bar];state\n";
 const START_MS: i64 = 1_792_852_215_000;
@@ -133,18 +133,9 @@ impl Drop for Follower {
     }
 }
 
-#[tokio::test]
-async fn appended_rows_arrive_over_rotations_truncations_and_kills_in_sqlite() {
-    rotated_and_killed(Setup::sqlite()).await;
-}
+in_stores!(appended_rows_arrive_over_rotations_truncations_and_kills, [sqlite, mongodb]);
 
-#[tokio::test]
-async fn appended_rows_arrive_over_rotations_truncations_and_kills_in_mongodb() {
-    let database = Database::new();
-    rotated_and_killed(Setup::mongodb(&database)).await;
-}
-
-async fn rotated_and_killed(setup: Setup) {
+async fn appended_rows_arrive_over_rotations_truncations_and_kills(setup: Setup) {
     let server = Server::start(setup).await;
     let mut gateway = Gateway::new();
     let mut follower = gateway.follow(&server);
