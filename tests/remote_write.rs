@@ -1,11 +1,17 @@
 //! Prometheus remote write: a real Prometheus, and the answers that the specifications of 1.0 and 2.0 demand.
 
+#[path = "../src/wire/remote_write/tests/messages.rs"]
+mod messages;
+
 use prost::Message;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::harness::{Answer, Prometheus, Samples, Server, Setup, secret_of, wait_until};
+pub(crate) use messages::Sample;
+pub(crate) use messages::v1::{Label, TimeSeries};
+use messages::{Count, Histogram, v1, v2};
 
 const V1: &str = "application/x-protobuf";
 const V2: &str = "application/x-protobuf;proto=io.prometheus.write.v2.Request";
@@ -13,72 +19,15 @@ const TS_MS: i64 = 1_713_621_610_000; // 2024-04-20T14:00:10Z
 const TS: &str = "2024-04-20T14:00:10.000Z";
 const DAY_MS: i64 = 86_400_000;
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WriteRequest {
-    #[prost(message, repeated, tag = "1")]
-    timeseries: Vec<TimeSeries>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TimeSeries {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) labels: Vec<Label>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) samples: Vec<Sample>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Label {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(string, tag = "2")]
-    pub(crate) value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Sample {
-    #[prost(double, tag = "1")]
-    pub(crate) value: f64,
-    #[prost(int64, tag = "2")]
-    pub(crate) timestamp: i64,
-}
-
-/// A request of version 2.0.
-#[derive(Clone, PartialEq, Message)]
-struct Request {
-    #[prost(string, repeated, tag = "4")]
-    symbols: Vec<String>,
-    #[prost(message, repeated, tag = "5")]
-    timeseries: Vec<TimeSeries2>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TimeSeries2 {
-    #[prost(uint32, repeated, tag = "1")]
-    labels_refs: Vec<u32>,
-    #[prost(message, repeated, tag = "2")]
-    samples: Vec<Sample>,
-    #[prost(message, repeated, tag = "3")]
-    histograms: Vec<Histogram>,
-}
-
-/// A native histogram.
-#[derive(Clone, PartialEq, Message)]
-struct Histogram {
-    #[prost(uint64, tag = "1")]
-    count: u64,
-    #[prost(double, tag = "3")]
-    sum: f64,
-    #[prost(sint64, repeated, tag = "12")]
-    positive_deltas: Vec<i64>,
-    #[prost(int64, tag = "15")]
-    timestamp: i64,
-}
-
 fn series(labels: &[(&str, &str)], values: &[f64]) -> TimeSeries {
     let label = |(name, value): &(&str, &str)| Label { name: (*name).to_owned(), value: (*value).to_owned() };
     let sample = |(at, value): (i64, &f64)| Sample { value: *value, timestamp: TS_MS + 1_000 * at };
-    TimeSeries { labels: labels.iter().map(label).collect(), samples: (0..).zip(values).map(sample).collect() }
+    let (labels, samples) = (labels.iter().map(label).collect(), (0..).zip(values).map(sample).collect());
+    TimeSeries { labels, samples, ..TimeSeries::default() }
+}
+
+fn encoded(timeseries: Vec<TimeSeries>) -> Vec<u8> {
+    v1::WriteRequest { timeseries, ..v1::WriteRequest::default() }.encode_to_vec()
 }
 
 fn compressed(body: &[u8]) -> Vec<u8> {
@@ -86,7 +35,7 @@ fn compressed(body: &[u8]) -> Vec<u8> {
 }
 
 async fn write(server: &Server, timeseries: Vec<TimeSeries>) -> Answer {
-    post(server, V1, compressed(&WriteRequest { timeseries }.encode_to_vec())).await
+    post(server, V1, compressed(&encoded(timeseries))).await
 }
 
 /// Writes a sample of a metric for each device.
@@ -108,7 +57,7 @@ async fn an_instance_of_dots_is_rejected() {
         let label = |(name, value): (&str, &str)| Label { name: name.to_owned(), value: value.to_owned() };
         let labels = [("__name__", "temp"), ("instance", instance)].map(label).to_vec();
         let samples = vec![Sample { value: 1.0, timestamp: TS_MS }];
-        let answer = write(&server, vec![TimeSeries { labels, samples }]).await;
+        let answer = write(&server, vec![TimeSeries { labels, samples, ..TimeSeries::default() }]).await;
         assert_eq!(answer.status, 400, "{}", answer.text());
         assert!(answer.text().contains("must not be \".\" or \"..\""), "{}", answer.text());
     }
@@ -202,21 +151,29 @@ async fn version_2_is_answered_with_the_numbers_of_what_is_written() {
     let server = Server::start(Setup::sqlite()).await;
     let symbols = ["", "__name__", "up", "instance", "a", "m{"].map(str::to_owned).to_vec();
     let sample = |ms| Sample { value: 1.0, timestamp: TS_MS + ms };
-    let histogram = Histogram { count: 2, sum: 3.5, positive_deltas: vec![1, 0], timestamp: TS_MS };
-    let good = TimeSeries2 {
-        labels_refs: vec![1, 2, 3, 4],
-        samples: vec![sample(0), sample(1)],
-        histograms: vec![histogram.clone(), Histogram { timestamp: TS_MS + 1, ..histogram }],
+    let histogram = Histogram {
+        count: Some(Count::Whole(2)),
+        sum: 3.5,
+        positive_deltas: vec![1, 0],
+        timestamp: TS_MS,
+        ..Histogram::default()
     };
-    let bad = TimeSeries2 { labels_refs: vec![1, 5, 3, 4], samples: vec![sample(0)], histograms: Vec::new() };
+    let of = |labels_refs: [u32; 4], samples| v2::TimeSeries {
+        labels_refs: labels_refs.to_vec(),
+        samples,
+        ..v2::TimeSeries::default()
+    };
+    let histograms = vec![histogram.clone(), Histogram { timestamp: TS_MS + 1, ..histogram }];
+    let good = v2::TimeSeries { histograms, ..of([1, 2, 3, 4], vec![sample(0), sample(1)]) };
+    let bad = of([1, 5, 3, 4], vec![sample(0)]);
     let written = |answer: &Answer| {
         ["samples", "histograms", "exemplars"]
             .map(|what| answer.header(&format!("x-prometheus-remote-write-{what}-written")).to_owned())
     };
-    let request = Request { symbols, timeseries: vec![good] };
+    let request = v2::Request { symbols, timeseries: vec![good] };
     let answer = post(&server, V2, compressed(&request.encode_to_vec())).await;
     assert_eq!((answer.status, written(&answer)), (204, ["2", "2", "0"].map(str::to_owned)));
-    let request = Request { timeseries: vec![request.timeseries[0].clone(), bad], ..request };
+    let request = v2::Request { timeseries: vec![request.timeseries[0].clone(), bad], ..request };
     let answer = post(&server, V2, compressed(&request.encode_to_vec())).await;
     assert_eq!((answer.status, written(&answer)), (400, ["2", "2", "0"].map(str::to_owned)));
     let answer = post(&server, V2, b"not snappy".to_vec()).await;
@@ -350,12 +307,7 @@ async fn rejected_samples_are_named_and_the_others_are_kept() {
 #[tokio::test]
 async fn requests_that_are_none_are_refused() {
     let server = Server::start(Setup::sqlite().set("http.max_body_bytes", 1_000)).await;
-    let body = || {
-        compressed(
-            &WriteRequest { timeseries: vec![series(&[("__name__", "up"), ("instance", "a")], &[1.0])] }
-                .encode_to_vec(),
-        )
-    };
+    let body = || compressed(&encoded(vec![series(&[("__name__", "up"), ("instance", "a")], &[1.0])]));
     for content_type in ["application/json", "application/x-protobuf;proto=io.prometheus.write.v3.Request"] {
         let answer = post(&server, content_type, body()).await;
         assert_eq!(answer.status, 415, "{content_type}");
@@ -382,8 +334,7 @@ async fn requests_that_are_none_are_refused() {
 #[tokio::test]
 async fn a_body_without_an_encoding_is_snappy_and_others_are_named() {
     let server = Server::start(Setup::sqlite()).await;
-    let body =
-        |at| WriteRequest { timeseries: vec![series(&[("__name__", "up"), ("instance", at)], &[1.0])] }.encode_to_vec();
+    let body = |at| encoded(vec![series(&[("__name__", "up"), ("instance", at)], &[1.0])]);
     let request = || server.request(reqwest::Method::POST, "/api/v1/write").header("content-type", V1);
     let plain = server.send(request().body(compressed(&body("a")))).await;
     let zstd = zstd::encode_all(&*body("b"), 3).expect("memory");
@@ -399,9 +350,7 @@ async fn a_body_without_an_encoding_is_snappy_and_others_are_named() {
 async fn a_token_needs_the_scope_to_ingest() {
     let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("writer", "scopes = ['ingest']");
     let server = Server::start(tokens.token("reader", "scopes = ['query']")).await;
-    let body = compressed(
-        &WriteRequest { timeseries: vec![series(&[("__name__", "up"), ("instance", "a")], &[1.0])] }.encode_to_vec(),
-    );
+    let body = compressed(&encoded(vec![series(&[("__name__", "up"), ("instance", "a")], &[1.0])]));
     for (name, status) in [("writer", 204), ("reader", 403), ("nobody", 401)] {
         let request = server.request(reqwest::Method::POST, "/api/v1/write").header("content-type", V1);
         let answer = server.send(request.bearer_auth(secret_of(name)).body(body.clone())).await;
