@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 
-from files import ingest, serve, wait_until_stored
+from files import Server, ingest, wait_until_stored
 
 RUNS = 9
 DEVICES = 100_000
@@ -107,14 +107,14 @@ def fill(port):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        server, port = serve(sys.argv[1], folder)
+        server = Server(sys.argv[1], folder)
         browser = None
         try:
-            fill(port)
+            fill(server.port)
             browser = Browser(os.path.join(folder, "profile"))
-            measure(browser, f"http://127.0.0.1:{port}")
+            measure(browser, f"http://127.0.0.1:{server.port}")
         finally:
-            for process in filter(None, [browser and browser.process, server]):
+            for process in filter(None, [browser and browser.process, server.process]):
                 process.kill()
                 process.wait()
 

@@ -22,38 +22,56 @@ DEVICES = 1000
 BATCH = 50_000
 
 
-def serve(binary, folder):
-    """Starts the service, and returns its process and its port."""
-    environment = dict(
-        os.environ,
-        TIDEGAUGE_RETENTION__READINGS="forever",
-        TIDEGAUGE_FLUSH__MAX_AGE="5s",
-        TIDEGAUGE_UDP__LISTEN="127.0.0.1:0",
-    )
-    args = [binary, "serve", "--http", "127.0.0.1:0", "--data-dir", folder]
-    server = subprocess.Popen(args, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return server, int(re.search(r"http=\S*:(\d+)", server.stdout.readline()).group(1))
+class Server:
+    """A running service, by default with SQLite. `variables` are further environment variables of its configuration."""
+
+    def __init__(self, binary, folder, **variables):
+        environment = dict(
+            os.environ,
+            TIDEGAUGE_RETENTION__READINGS="forever",
+            TIDEGAUGE_FLUSH__MAX_AGE="5s",
+            TIDEGAUGE_UDP__LISTEN="127.0.0.1:0",
+            TIDEGAUGE_HTTP__LISTEN="127.0.0.1:0",
+        )
+        environment |= variables
+        self.process = subprocess.Popen([binary, "serve", "--data-dir", folder], env=environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.port = int(re.search(r"http=\S*:(\d+)", self.process.stdout.readline()).group(1))
+
+    def cpu(self):
+        return cpu_seconds(self.process.pid)
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
 
 
-def ingest(port, lines):
-    """Sends lines of line protocol, and repeats a batch while the service is overloaded."""
+def ingest(port, lines, precision="s", most=BATCH):
+    """Sends lines of line protocol, `most` at once, and repeats a batch while the service is overloaded."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     batch = []
 
     def send():
         body = "\n".join(batch).encode()
         while True:
-            connection.request("POST", "/write?precision=s", body)
+            connection.request("POST", f"/write?precision={precision}", body)
             answer = connection.getresponse()
-            answer.read()
+            text = answer.read()
             if answer.status == 204:
                 return
-            assert answer.status == 503, answer.status
+            assert answer.status == 503, (answer.status, text)
             time.sleep(float(answer.getheader("Retry-After", "1")))
 
     for line in lines:
         batch.append(line)
-        if len(batch) == BATCH:
+        if len(batch) == most:
             send()
             batch = []
     if batch:
@@ -81,11 +99,12 @@ def memory_mib(pid, name):
         return int(re.search(rf"^{name}:\s+(\d+)", status.read(), re.M).group(1)) / 1024
 
 
-def measure(server, port, name, path, rows, encoding):
-    with open(f"/proc/{server.pid}/clear_refs", "w") as clear_refs:
+def measure(server, name, path, rows, encoding):
+    pid = server.process.pid
+    with open(f"/proc/{pid}/clear_refs", "w") as clear_refs:
         clear_refs.write("5")
-    memory, cpu, start = memory_mib(server.pid, "VmRSS"), cpu_seconds(server.pid), time.monotonic()
-    connection = http.client.HTTPConnection("127.0.0.1", port)
+    memory, cpu, start = memory_mib(pid, "VmRSS"), server.cpu(), time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", path, headers={"Accept-Encoding": encoding})
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
@@ -93,9 +112,9 @@ def measure(server, port, name, path, rows, encoding):
     while piece := answer.read(1 << 20):
         size += len(piece)
         lines += piece.count(b"\n") if encoding == "identity" else 0
-    seconds, cpu = time.monotonic() - start, cpu_seconds(server.pid) - cpu
+    seconds, cpu = time.monotonic() - start, server.cpu() - cpu
     assert encoding != "identity" or abs(lines - rows) <= 1, (lines, rows)
-    more = memory_mib(server.pid, "VmHWM") - memory
+    more = memory_mib(pid, "VmHWM") - memory
     figures = f"{rows / seconds / 1e6:.1f} | {cpu / rows * 1e9:.0f} | {size / 1e6:.0f} | {more:.0f}"
     print(f"| {name} | {figures} |", flush=True)
 
@@ -103,14 +122,14 @@ def measure(server, port, name, path, rows, encoding):
 def main():
     binary, readings = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10_000_000
     with tempfile.TemporaryDirectory(prefix="tidegauge-files-") as folder:
-        server, port = serve(binary, folder)
+        server = Server(binary, folder)
         try:
-            ingest(port, (f"m,host=one value={at * 7919 % 1000 / 10} {START + at}" for at in range(readings)))
+            ingest(server.port, (f"m,host=one value={at * 7919 % 1000 / 10} {START + at}" for at in range(readings)))
             minutes = range(readings // DEVICES)
             many = (f"m,host=d{device:04} value={(at + device) * 7919 % 1000 / 10} {START + 60 * at}"
                     for at in minutes for device in range(DEVICES))
-            ingest(port, many)
-            wait_until_stored(port)
+            ingest(server.port, many)
+            wait_until_stored(server.port)
             print("| file | million rows/s | ns of CPU per row | MB | MiB of memory |\n|---|---|---|---|---|")
             one, many = f"/v1/devices/one/readings?from={START}000", f"/v1/readings?prefix=d&from={START}000"
             for name, path, encoding in (
@@ -121,10 +140,9 @@ def main():
                 (f"CSV of {DEVICES} devices", f"{many}&format=csv", "identity"),
             ):
                 rows = readings if "one" in name or "same" in name else len(minutes) * DEVICES
-                measure(server, port, name, path, rows, encoding)
+                measure(server, name, path, rows, encoding)
         finally:
-            server.terminate()
-            server.wait()
+            server.stop()
 
 
 if __name__ == "__main__":

@@ -8,49 +8,13 @@ is not running. Then it starts the centre, and measures until the site has forwa
 table. All processes share the processors.
 """
 
-import http.client
 import os
-import re
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 
-from files import DEVICES, cpu_seconds, ingest, wait_until_stored
-
-START = 1_700_000_000 // 3600 * 3600
-
-
-class Server:
-    """A running service with SQLite. `variables` are further environment variables of its configuration."""
-
-    def __init__(self, binary, folder, **variables):
-        environment = dict(
-            os.environ,
-            TIDEGAUGE_RETENTION__READINGS="forever",
-            TIDEGAUGE_FLUSH__MAX_AGE="5s",
-            TIDEGAUGE_UDP__LISTEN="127.0.0.1:0",
-            TIDEGAUGE_HTTP__LISTEN="127.0.0.1:0",
-        )
-        environment |= variables
-        self.process = subprocess.Popen([binary, "serve", "--data-dir", folder], env=environment,
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.port = int(re.search(r"http=\S*:(\d+)", self.process.stdout.readline()).group(1))
-
-    def cpu(self):
-        return cpu_seconds(self.process.pid)
-
-    def metric(self, name):
-        """The sum of a metric over its labels."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+from files import DEVICES, START, Server, ingest, wait_until_stored
 
 
 def free_port():

@@ -22,8 +22,8 @@ import sys
 import tempfile
 import time
 
-from forward import Server
-from sizes import cpu_seconds, send, start_mongod
+from files import Server, cpu_seconds, ingest
+from sizes import BATCH, start_mongod
 
 DAY = 24 * 3600
 LAYOUTS = {
@@ -68,8 +68,8 @@ class Site:
         return counts["query"], counts["update"] + counts["insert"]
 
     def send(self, devices, second):
-        send(self.service.port, (f"m,device=d{device:07} value={device % 500 / 10} {second}000"
-                                 for device in range(devices)))
+        lines = (f"m,device=d{device:07} value={device % 500 / 10} {second}000" for device in range(devices))
+        ingest(self.service.port, lines, precision="ms", most=BATCH)
 
     def send_and_store(self, devices, second):
         """Sends a reading of each device, and returns when all are stored."""

@@ -8,10 +8,8 @@ Needs pymongo (`pip install pymongo`). For each layout it sends yesterday's read
 metric in it, of a reading and of a value, and prints them in the form of src/cli/estimate/constants.toml.
 """
 
-import http.client
 import os
 import random
-import re
 import signal
 import socket
 import sqlite3
@@ -21,6 +19,8 @@ import tempfile
 import time
 
 import pymongo
+
+from files import Server, cpu_seconds, ingest
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -32,12 +32,6 @@ LAYOUTS = {
     "timeseries": {"TIDEGAUGE_STORE__KIND": "mongodb-timeseries"},
     "sqlite": {"TIDEGAUGE_STORE__KIND": "sqlite"},
 }
-
-
-def cpu_seconds(pid):
-    """The processor time of a process."""
-    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def start_mongod(binary, folder):
@@ -72,30 +66,6 @@ def lines(devices, readings, metrics, start):
             yield f"m,device=device-{device:09} {','.join(fields)} {moment}"
 
 
-def send(port, all_lines):
-    """Sends lines, and repeats a batch while the service is overloaded."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    batch = []
-
-    def post():
-        while True:
-            connection.request("POST", "/write?precision=ms", "\n".join(batch).encode())
-            answer = connection.getresponse()
-            text = answer.read()
-            if answer.status == 204:
-                return
-            assert answer.status == 503, (answer.status, text)
-            time.sleep(float(answer.getheader("Retry-After", "1")))
-
-    for line in all_lines:
-        batch.append(line)
-        if len(batch) == BATCH:
-            post()
-            batch.clear()
-    if batch:
-        post()
-
-
 def stats(database, name):
     """The number of documents, the bytes on disk and the bytes of indexes of a collection."""
     found = database.command("collStats", name)
@@ -116,19 +86,17 @@ def run(binary, layout, uri, client, mongod, devices, readings, metrics):
     name = f"{layout}_{readings}_{metrics}"
     start = (int(time.time()) // DAY - 1) * DAY
     with tempfile.TemporaryDirectory(prefix="tidegauge-sizes-") as folder:
-        environment = dict(os.environ, **LAYOUTS[layout])
-        environment.update({
+        variables = LAYOUTS[layout] | {
+            "TIDEGAUGE_RETENTION__READINGS": "90d",
             "TIDEGAUGE_UDP__LISTEN": "off",
             "TIDEGAUGE_FLUSH__MAX_AGE": "1d",
             "TIDEGAUGE_PENDING__MAX_BYTES": "4GiB",
             "TIDEGAUGE_SERVER__SHUTDOWN_GRACE": "10m",
             "TIDEGAUGE_LOG__MIN_FREE_BYTES": "0",
-        })
+        }
         if layout != "sqlite":
-            environment.update({"TIDEGAUGE_MONGODB__URI": uri, "TIDEGAUGE_MONGODB__DATABASE": name})
-        args = [binary, "serve", "--http", "127.0.0.1:0", "--data-dir", folder]
-        service = subprocess.Popen(args, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        port = int(re.search(r"http=\S*:(\d+)", service.stdout.readline()).group(1))
+            variables |= {"TIDEGAUGE_MONGODB__URI": uri, "TIDEGAUGE_MONGODB__DATABASE": name}
+        service = Server(binary, folder, **variables)
 
         def oplog():
             return client.local.command("collStats", "oplog.rs")["size"]
@@ -137,12 +105,12 @@ def run(binary, layout, uri, client, mongod, devices, readings, metrics):
             return client.admin.command("serverStatus")["wiredTiger"]["log"]["log bytes written"]
 
         before = (oplog(), journal(), cpu_seconds(mongod.pid))
-        send(port, lines(devices, readings, metrics, start))
-        service.send_signal(signal.SIGTERM)
-        while (state := open(f"/proc/{service.pid}/stat").read().rsplit(")", 1)[1].split()[0]) != "Z":
+        ingest(service.port, lines(devices, readings, metrics, start), precision="ms", most=BATCH)
+        service.process.send_signal(signal.SIGTERM)
+        while open(f"/proc/{service.process.pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
             time.sleep(0.05)
-        cpu = cpu_seconds(service.pid)
-        service.wait()
+        cpu = service.cpu()
+        service.process.wait()
         buckets = devices * 24
         figures = {"service cpu": cpu / (devices * 24 * readings) * 1e6}
         if layout == "sqlite":
