@@ -2,7 +2,7 @@
 //! certificates, compression.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use bson::doc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -10,13 +10,13 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::mongod::kill_on_exit::KillOnExit;
-use crate::harness::{Database, Server, Setup, mongod, run, wait_until};
+use crate::harness::{Database, Killed, Server, Setup, mongod, run, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
 /// A server that requires TLS and authentication.
 pub(crate) struct Guarded {
-    child: Child,
+    _child: Killed,
     _kill_on_exit: KillOnExit,
     folder: TempDir,
     port: u16,
@@ -35,9 +35,9 @@ impl Guarded {
         command.args(["--tlsCAFile", &file("ca.pem"), "--tlsAllowConnectionsWithoutCertificates"]);
         command.args(["--logpath", &file("log")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().expect("mongod runs");
-        let kill_on_exit = KillOnExit::new(&child, folder.path());
-        let guarded = Self { child, _kill_on_exit: kill_on_exit, folder, port };
+        let child = Killed(command.spawn().expect("mongod runs"));
+        let kill_on_exit = KillOnExit::new(&child.0, folder.path());
+        let guarded = Self { _child: child, _kill_on_exit: kill_on_exit, folder, port };
         guarded.make_users().await;
         guarded
     }
@@ -71,13 +71,6 @@ impl Guarded {
     /// The `admin` database, for a user who may do everything.
     pub(crate) async fn admin(&self) -> mongodb::Database {
         self.ann().await.database("admin")
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        self.child.kill().expect("our child");
-        self.child.wait().expect("our child");
     }
 }
 

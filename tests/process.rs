@@ -4,13 +4,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::mongod::signal;
-use crate::harness::{Database, Server, Setup, binary, run, wait_until};
+use crate::harness::{Database, Killed, Server, Setup, binary, run, wait_until};
 
 #[tokio::test]
 async fn files_are_private_with_any_umask() {
@@ -50,7 +50,7 @@ async fn with_the_json_format_every_log_line_is_json() {
         (&json!("listening"), &json!("INFO"), &json!("sqlite"))
     );
     assert!(first["http"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{first}");
-    signal(&server.child, "USR1");
+    signal(&server.child.0, "USR1");
     let logged = || fs::read_to_string(&errors).expect("text");
     wait_until("it tells of the signal", async || logged().contains("SIGUSR1").then_some(())).await;
     server.end();
@@ -176,7 +176,7 @@ async fn version_and_revision_are_the_same_everywhere() {
 
 /// A server that is started without the harness.
 struct Spawned {
-    child: Child,
+    child: Killed,
     first_line: String,
     _out: BufReader<ChildStdout>,
 }
@@ -184,8 +184,8 @@ struct Spawned {
 impl Spawned {
     fn start(mut command: Command, data: &Path, flags: &[&str]) -> Self {
         command.args(["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir"]).arg(data).args(flags);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut child = Killed(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs"));
+        let mut out = BufReader::new(child.0.stdout.take().expect("piped"));
         let mut first_line = String::new();
         out.read_line(&mut first_line).expect("text");
         Self { child, first_line, _out: out }
@@ -197,15 +197,8 @@ impl Spawned {
     }
 
     fn end(&mut self) {
-        signal(&self.child, "TERM");
-        assert!(self.child.wait().expect("our child").success());
-    }
-}
-
-impl Drop for Spawned {
-    fn drop(&mut self) {
-        drop(self.child.kill()); // it may have ended
-        drop(self.child.wait());
+        signal(&self.child.0, "TERM");
+        assert!(self.child.0.wait().expect("our child").success());
     }
 }
 

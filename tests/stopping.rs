@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use bson::doc;
 use serde_json::json;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::disk::Disk;
 use crate::harness::mongod::kill_on_exit::KillOnExit;
-use crate::harness::{Answer, Database, Mongod, ReplicaSet, Server, Setup, binary, mongod, wait_until};
+use crate::harness::{Answer, Database, Killed, Mongod, ReplicaSet, Server, Setup, binary, mongod, wait_until};
 use crate::mongodb_connection::Guarded;
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -238,7 +238,7 @@ async fn a_stop_does_not_wait_for_a_mongod_whose_disk_is_full() {
     wait_until("mongod has ended", async || {
         send(&server, sent).await;
         sent += 1;
-        mongod.process.0.try_wait().expect("our child")
+        mongod.process.0.0.try_wait().expect("our child")
     })
     .await;
     server.terminate().await;
@@ -250,8 +250,9 @@ async fn a_stop_does_not_wait_for_a_mongod_whose_disk_is_full() {
 /// A mongod with a disk of its own.
 struct OnDisk {
     port: u16,
+    /// It ends before its disk.
+    process: (Killed, KillOnExit),
     disk: Disk,
-    process: (Child, KillOnExit),
     folder: TempDir,
 }
 
@@ -261,7 +262,7 @@ impl OnDisk {
         let (port, data) = (mongod::free_port(), folder.path().join("db"));
         let disk = Disk::mount(&data, 512);
         let process = Self::run(&disk, port, folder.path());
-        Self { port, disk, process, folder }
+        Self { port, process, disk, folder }
     }
 
     fn spawn(&mut self) {
@@ -269,22 +270,15 @@ impl OnDisk {
     }
 
     /// It writes a checkpoint every second.
-    fn run(disk: &Disk, port: u16, folder: &Path) -> (Child, KillOnExit) {
+    fn run(disk: &Disk, port: u16, folder: &Path) -> (Killed, KillOnExit) {
         let mut command = disk.run(&mongod::binary());
         command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--syncdelay", "1"]);
         command.args(["--wiredTigerCacheSizeGB", "0.25", "--logpath"]).arg(folder.join("log"));
         command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]).arg("--logappend");
         command.arg("--dbpath").arg(disk.folder()).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().expect("mongod runs");
-        let kill_on_exit = KillOnExit::new(&child, folder);
+        let child = Killed(command.spawn().expect("mongod runs"));
+        let kill_on_exit = KillOnExit::new(&child.0, folder);
         (child, kill_on_exit)
-    }
-}
-
-impl Drop for OnDisk {
-    fn drop(&mut self) {
-        drop(self.process.0.kill());
-        drop(self.process.0.wait());
     }
 }
 

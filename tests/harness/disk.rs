@@ -4,13 +4,15 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use super::Killed;
 
 /// A disk. It is unmounted when this is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Keeps the namespaces alive, until it reads end-of-file.
-    holder: Child,
+    holder: Killed,
     folder: PathBuf,
 }
 
@@ -19,16 +21,16 @@ impl Disk {
     pub(crate) fn mount(folder: &Path, mebibytes: usize) -> Self {
         std::fs::create_dir_all(folder).expect("the folder can be made");
         let script = "mount -t tmpfs -o size=\"$1\"m tidegauge \"$0\" && echo mounted && exec cat";
-        let mut holder = Command::new("unshare")
+        let holder = Command::new("unshare")
             .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
             .arg(folder)
             .arg(mebibytes.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .expect("unshare of util-linux is there");
+            .spawn();
+        let mut holder = Killed(holder.expect("unshare of util-linux is there"));
         let mut said = String::new();
-        let stdout = holder.stdout.as_mut().expect("piped");
+        let stdout = holder.0.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut said).expect("it can be read");
         assert_eq!(said, "mounted\n", "this test needs user namespaces (unshare --user --map-root-user --mount)");
         Self { holder, folder: folder.to_owned() }
@@ -37,7 +39,7 @@ impl Disk {
     /// A command that runs `program` in the namespaces of the disk.
     pub(crate) fn run(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--user", "--mount", "--preserve-credentials", "--target", &self.holder.id().to_string()]);
+        command.args(["--user", "--mount", "--preserve-credentials", "--target", &self.holder.0.id().to_string()]);
         command.arg(program);
         command
     }
@@ -51,7 +53,7 @@ impl Disk {
 
     /// The path by which processes outside of the namespaces reach a path on the disk.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.holder.id()))
+        PathBuf::from(format!("/proc/{}/root", self.holder.0.id()))
             .join(path.strip_prefix("/").expect("an absolute path"))
     }
 
@@ -102,11 +104,4 @@ fn grow(mut file: &File) {
         }
     };
     assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        self.holder.kill().expect("our child");
-        self.holder.wait().expect("our child");
-    }
 }

@@ -1,18 +1,18 @@
 //! A real influxd, InfluxDB 1, on a free port.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::mongod::free_port;
 use super::mongod::kill_on_exit::KillOnExit;
-use super::{client, fetched, wait_until};
+use super::{Killed, client, fetched, wait_until};
 
 /// An influxd on free ports, with a temporary folder.
 #[derive(Debug)]
 pub(crate) struct Influxd {
-    child: Child,
+    _child: Killed,
     url: String,
     client: reqwest::Client,
     folder: TempDir,
@@ -38,11 +38,11 @@ impl Influxd {
         ] {
             command.env(format!("INFLUXDB_{name}"), value);
         }
-        let child = command.spawn().expect("tests/get influxd names a program that runs");
-        let kill_on_exit = KillOnExit::new(&child, folder.path());
+        let child = Killed(command.spawn().expect("tests/get influxd names a program that runs"));
+        let kill_on_exit = KillOnExit::new(&child.0, folder.path());
         let client = client(None).build().expect("a client");
         let url = format!("http://{http}");
-        let influxd = Self { child, url, client, folder, _kill_on_exit: kill_on_exit };
+        let influxd = Self { _child: child, url, client, folder, _kill_on_exit: kill_on_exit };
         wait_until("influxd answers", async || {
             let answer = influxd.client.get(format!("{}/ping", influxd.url)).send().await;
             answer.is_ok_and(|answer| answer.status() == 204).then_some(())
@@ -68,7 +68,5 @@ impl Drop for Influxd {
             let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
             eprintln!("--- influxd logged:\n{log}---");
         }
-        self.child.kill().expect("influxd is our child");
-        self.child.wait().expect("influxd is our child");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use metrics::Metrics;
 pub(crate) use model::{Model, Values};
 pub(crate) use mongod::replica_set::ReplicaSet;
 pub(crate) use mongod::{Mongod, free_port};
-pub(crate) use process::{Finished, binary, fetched, run, run_with};
+pub(crate) use process::{Finished, Killed, binary, fetched, run, run_with};
 pub(crate) use prometheus::{Prometheus, Samples};
 pub(crate) use server::{Answer, Server, encoded};
 pub(crate) use setup::{Setup, in_stores, key_of, secret_of};

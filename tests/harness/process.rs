@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// The path of the binary.
 ///
@@ -20,6 +20,17 @@ pub(crate) fn fetched(command: &str) -> String {
     let output = python.arg(script).args(words).stdin(Stdio::null()).output().expect("python3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
+}
+
+/// A process that is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill()); // it may have ended
+        drop(self.0.wait());
+    }
 }
 
 /// The exit code and the output of a command.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::mongod::{free_port, kill_on_exit::KillOnExit};
-use super::{client, fetched, wait_until};
+use super::{Killed, client, fetched, wait_until};
 
 /// The samples of one instance.
 ///
@@ -19,7 +19,7 @@ pub(crate) type Samples = BTreeMap<(i64, String), f64>;
 
 /// A Prometheus. It is killed at the end.
 pub(crate) struct Prometheus {
-    child: Child,
+    _child: Killed,
     _kill_on_exit: KillOnExit,
     folder: TempDir,
     port: u16,
@@ -89,9 +89,10 @@ impl Prometheus {
             .stderr(log)
             .spawn()
             .expect("prometheus runs");
-        let kill_on_exit = KillOnExit::new(&child, folder.path());
+        let child = Killed(child);
+        let kill_on_exit = KillOnExit::new(&child.0, folder.path());
         let client = client(None).build().expect("a client");
-        let prometheus = Self { child, _kill_on_exit: kill_on_exit, folder, port, client };
+        let prometheus = Self { _child: child, _kill_on_exit: kill_on_exit, folder, port, client };
         let ready = format!("http://{}/-/ready", prometheus.instance());
         let is_ready = async || {
             let answer = prometheus.client.get(&ready).send().await;
@@ -155,8 +156,6 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        self.child.kill().expect("our child");
-        self.child.wait().expect("our child");
         if std::thread::panicking() {
             eprintln!("--- Prometheus logged:\n{}---", self.log());
         }
