@@ -257,8 +257,7 @@ async fn counts_each_reading_once(setup: Setup, deletes_ranges: bool) {
         for value in 0..times {
             let reading =
                 |nth: i64| json!({ "deviceId": "S1", "ts": START_MS + nth * HOUR_MS / 4, "values": { metric: value } });
-            let answer = server.ingest(&json!((0..12).map(reading).collect::<Vec<_>>())).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            server.accepts(&json!((0..12).map(reading).collect::<Vec<_>>())).await;
         }
     };
     let parts = [("", 12), ("?from=2024-04-20T14:10:00Z&to=2024-04-20T16:00:00Z", 7)];

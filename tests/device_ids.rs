@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Model, Server};
+use crate::harness::Model;
 
 /// 2026-02-01T00:50:00Z.
 const START_MS: i64 = 1_769_907_000_000;
@@ -92,9 +92,4 @@ fn readings(ids: &[String], model: &mut Model) -> Value {
         }
     }
     json!(all)
-}
-
-async fn ingest(server: &Server, readings: &Value) {
-    let answer = server.ingest(readings).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
 }

@@ -38,11 +38,6 @@ fn readings(device: &str, from_s: i64, count: i64) -> Value {
     json!({ "deviceId": device, "readings": (from_s..from_s + count).map(reading).collect::<Vec<_>>() })
 }
 
-async fn ingest(server: &Server, body: &Value) {
-    let answer = server.ingest(body).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-}
-
 async fn number_of_readings(server: &Server, device: &str) -> usize {
     let range = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000";
     let answer = server.get(&format!("/v1/devices/{device}/readings?{range}")).await;
@@ -103,7 +98,7 @@ async fn the_log_keeps_hours_of_an_outage_and_the_centre_catches_up() {
     for hour in 0..6 {
         edge.clock().set(hour * HOUR_S);
         for part in 0..5 {
-            ingest(&edge, &readings("S1", hour * HOUR_S + part * 700, 700)).await;
+            edge.accepts(&readings("S1", hour * HOUR_S + part * 700, 700)).await;
             sent += 700;
         }
         if hour == 3 {
@@ -138,7 +133,7 @@ async fn the_log_keeps_hours_of_an_outage_and_the_centre_catches_up() {
 async fn a_site_whose_position_file_is_removed_forwards_all_that_its_log_has() {
     let mut edge = Server::start(to("http://127.0.0.1:9").set("log.segment_bytes", "64KiB")).await;
     for part in 0..4 {
-        ingest(&edge, &readings("S1", part * 2_000, 2_000)).await;
+        edge.accepts(&readings("S1", part * 2_000, 2_000)).await;
     }
     edge.settled().await;
     assert_eq!(edge.terminate().await.code(), Some(0)); // it stores all, and forwards nothing
@@ -175,7 +170,7 @@ async fn the_bodies_stay_within_the_bandwidth() {
     let began = Instant::now();
     for batch in 0..10 {
         let reading = |at: i64| json!({ "ts": START_MS + batch * 10_000 + at, "value": rand::random::<f64>() });
-        ingest(&edge, &json!({ "deviceId": "S1", "readings": (0..3_000).map(reading).collect::<Vec<_>>() })).await;
+        edge.accepts(&json!({ "deviceId": "S1", "readings": (0..3_000).map(reading).collect::<Vec<_>>() })).await;
     }
     forwarded(&edge).await;
     let (took, bytes) = (began.elapsed(), edge.metrics().await.count("tidegauge_forward_bytes_total") as f64);
@@ -194,8 +189,8 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
     let edge = Server::start(to(relay.url())).await;
     let now_ms = now_ms(); // the centre accepts readings of the last day only
     let reading = |at: i64| json!({ "ts": if at % 6 == 0 { now_ms - at } else { START_MS + at }, "value": at });
-    ingest(&edge, &json!({ "deviceId": "S1", "readings": (0..600).map(reading).collect::<Vec<_>>() })).await;
-    ingest(&edge, &readings("S2", 0, 7)).await;
+    edge.accepts(&json!({ "deviceId": "S1", "readings": (0..600).map(reading).collect::<Vec<_>>() })).await;
+    edge.accepts(&readings("S2", 0, 7)).await;
     forwarded(&edge).await;
     let metrics = edge.metrics().await;
     let refused = |reason| metrics.count_where("tidegauge_forward_refused_total", &[("reason", reason)]);
@@ -213,7 +208,7 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
 
     // A deletion removes dead letters too, also while the centre is away and readings before it are not sent.
     relay.lead_to(None);
-    ingest(&edge, &readings("S3", 0, 1)).await;
+    edge.accepts(&readings("S3", 0, 1)).await;
     let deleted = edge.send(edge.request(reqwest::Method::DELETE, "/v1/devices/S2")).await;
     assert_eq!((deleted.status, deleted.json()), (200, json!({ "deleted": 7 })));
     let listed = dead_letters(&edge, &["list", "--forward"]).await;
@@ -266,7 +261,7 @@ async fn repeats(site: Setup, values: &[f64], last: f64) {
     let edge = Server::start(site.set("forward.url", relay.url())).await;
     let send = async |value: f64| {
         let body = json!({"deviceId": "S1", "metadata": {"sent": value}, "ts": START_MS, "value": value});
-        ingest(&edge, &body).await;
+        edge.accepts(&body).await;
         forwarded(&edge).await;
         edge.settled().await;
     };
@@ -343,7 +338,7 @@ fn ticks_of(server: &Server, name: &str) -> u64 {
 #[tokio::test]
 async fn an_endless_answer_keeps_no_thread_busy_but_that_of_forwarding() {
     let server = Server::start(to(&endless_answers())).await;
-    ingest(&server, &readings("a", 0, 10)).await;
+    server.accepts(&readings("a", 0, 10)).await;
     let busy = wait_until("a thread is busy", async || {
         ["forward", "tokio-rt-worker"].into_iter().find(|name| ticks_of(&server, name) >= 50)
     })
@@ -360,7 +355,7 @@ async fn a_wrong_token_loses_nothing_and_a_right_one_writes_below_its_prefix() {
     let setup = Setup::sqlite().token("edge", keys).token("reader", "scopes = ['query']");
     let centre = Server::start(setup.token("operator", "scopes = ['query', 'admin']")).await;
     let mut edge = Server::start(to(centre.url()).set("forward.token", "tg_wrong")).await;
-    ingest(&edge, &readings("S1", 0, 10)).await;
+    edge.accepts(&readings("S1", 0, 10)).await;
     let unauthorized = async || {
         let errors = edge.metrics().await;
         errors.count_where("tidegauge_forward_errors_total", &[("reason", "unauthorized")])
@@ -401,7 +396,7 @@ async fn a_server_that_forwards_to_itself_refuses_its_requests_and_loses_nothing
     let relay = Relay::start().await;
     let mut server = Server::start(to(relay.url())).await;
     relay.lead_to(Some(server.http_addr()));
-    ingest(&server, &readings("S1", 0, 10)).await;
+    server.accepts(&readings("S1", 0, 10)).await;
     let log = server.logged("readings cannot be forwarded; they wait in the log").await;
     assert!(log.contains("forward_loop: this server has sent the request itself"), "{log}");
     assert!(log.contains("reason=\"unexpected\""), "{log}");
@@ -433,14 +428,14 @@ async fn a_server_that_forwards_to_itself_refuses_its_requests_and_loses_nothing
 async fn a_stop_forwards_what_is_left_and_a_start_without_a_url_releases_the_log() {
     let centre = Server::start(Setup::sqlite()).await;
     let mut edge = Server::start(to(centre.url())).await;
-    ingest(&edge, &readings("S1", 0, 5)).await;
+    edge.accepts(&readings("S1", 0, 5)).await;
     assert_eq!(edge.terminate().await.code(), Some(0));
     assert_eq!(number_of_readings(&centre, "S1").await, 5);
 
     let setup = to("http://127.0.0.1:9").set("log.segment_bytes", "64KiB");
     edge.start_again_with(setup.clone()).await;
     for part in 0..4 {
-        ingest(&edge, &readings("S1", part * 2_000, 2_000)).await;
+        edge.accepts(&readings("S1", part * 2_000, 2_000)).await;
     }
     edge.settled().await;
     assert_eq!(edge.terminate().await.code(), Some(0));

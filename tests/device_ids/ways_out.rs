@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{START_MS, ids, ingest, readings, values};
+use super::{START_MS, ids, readings, values};
 use crate::forward::{forwarded, to};
 use crate::harness::{Answer, Database, Model, Server, Setup, encoded, run};
 use crate::moving::{Files, assert_complete, run_move};
@@ -174,7 +174,7 @@ async fn every_store_has_hostile_ids_unchanged_and_move_takes_them_along() {
     let (ids, mut model) = (ids(), Model::default());
     let mut server = Server::start(stores[0].1.clone().all_pending()).await;
     let files = Files::of(&server);
-    ingest(&server, &readings(&ids, &mut model)).await;
+    server.accepts(&readings(&ids, &mut model)).await;
     check(&server, &ids, &model).await;
     server.terminate().await;
     server.start_again_with(stores[0].1.clone()).await;
@@ -206,7 +206,7 @@ async fn hostile_ids_are_named_and_deleted_in_every_store() {
         ] {
             let server = Server::start(if is_settled { setup } else { setup.all_pending() }).await;
             let ids = ids();
-            ingest(&server, &readings(&ids, &mut Model::default())).await;
+            server.accepts(&readings(&ids, &mut Model::default())).await;
             if is_settled {
                 server.settled().await;
             }
@@ -220,7 +220,7 @@ async fn hostile_ids_come_back_from_exports_and_backups_and_arrive_at_the_centre
     let centre = Server::start(Setup::sqlite()).await;
     let mut server = Server::start(to(centre.url())).await;
     let (ids, mut model) = (ids(), Model::default());
-    ingest(&server, &readings(&ids, &mut model)).await;
+    server.accepts(&readings(&ids, &mut model)).await;
     forwarded(&server).await;
     centre.settled().await;
     check(&centre, &ids, &model).await;

@@ -38,11 +38,6 @@ fn reading(device: &str, nth: i64, metadata: &Value) -> Value {
     json!({ "deviceId": device, "ts": START_MS + nth * 3_600_000, "value": 1, "metadata": metadata })
 }
 
-async fn ingest(server: &Server, reading: &Value) {
-    let answer = server.ingest(reading).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-}
-
 /// The metadata that a device should have.
 #[derive(Debug, Default, Clone)]
 struct Expected {
@@ -104,7 +99,7 @@ async fn every_change_is_there(mut servers: Vec<Server>, seed: u64) {
             0..3 => {
                 // In time series and with two instances, the metadata of the newest hour stays.
                 let own = random_object(&mut random, false);
-                ingest(&servers[at], &reading(device, step, &json!(own))).await;
+                servers[at].accepts(&reading(device, step, &json!(own))).await;
                 model.own = Some(own);
             }
             3..7 => {
@@ -191,14 +186,14 @@ async fn every_reader_has_the_metadata_in_effect_before_and_after_it_is_stored()
     for setup in setups {
         let mut server = Server::start(setup.clone().all_pending()).await;
         let own = json!({ "name": "sensor-7", "floor": 1, "limits": { "value": { "max": 100 } } });
-        ingest(&server, &reading("S1", 0, &own)).await;
+        server.accepts(&reading("S1", 0, &own)).await;
         let set = json!({ "name": "Press 3", "hall": "A", "limits": { "value": { "min": 2 } } });
         accepted(&server, Method::PUT, "S1", &set).await;
         accepted(&server, Method::PUT, "not-sent-yet", &json!({ "name": "Spare" })).await;
         for is_stored in [false, true] {
             if is_stored {
                 server.start_again_after_stop(setup.clone()).await;
-                ingest(&server, &reading("S1", 1, &own)).await; // the device repeats its own metadata
+                server.accepts(&reading("S1", 1, &own)).await; // the device repeats its own metadata
                 server.settled().await;
             }
             let in_effect = json!({
@@ -256,7 +251,7 @@ async fn a_change_holds_only_if_its_precondition_does() {
     assert_eq!((refused.status, &refused.json()["code"]), (412, &json!("precondition_failed")));
     assert_eq!(put(&[("if-none-match", "*")], json!({ "name": "two" })).await.status, 412);
     let known = tag_of("S1").await;
-    ingest(&server, &reading("S1", 0, &json!({ "floor": 1 }))).await;
+    server.accepts(&reading("S1", 0, &json!({ "floor": 1 }))).await;
     assert_eq!(tag_of("S1").await, known, "it is the tag of what operators have set");
     assert_eq!(put(&[("if-match", &format!("\"x\", {known}"))], json!({ "name": "two" })).await.status, 200);
     assert_eq!(metadata(&server, "S1").await["metadata"], json!({ "floor": 1, "name": "two" }));
@@ -496,13 +491,13 @@ async fn all_that_operators_have_set_is_listed_and_taken_by_another_server() {
 async fn what_operators_set_is_forwarded_and_the_newer_value_of_a_key_stays() {
     let centre = Server::start(Setup::sqlite()).await;
     let mut edge = Server::start(forward::to(centre.url())).await;
-    ingest(&edge, &reading("S1", 0, &json!({ "name": "sensor-7", "floor": 1 }))).await;
+    edge.accepts(&reading("S1", 0, &json!({ "name": "sensor-7", "floor": 1 }))).await;
     accepted(&edge, Method::PUT, "S1", &json!({ "name": "Press 3", "hall": "A" })).await;
     accepted(&edge, Method::PATCH, "not-sent-yet", &json!({ "name": "Spare" })).await;
     accepted(&edge, Method::PUT, "many-keys", &many_keys()).await;
     edge.kill9(); // before or after it has sent them
     edge.start_again().await;
-    ingest(&edge, &reading("S1", 1, &json!({ "name": "sensor-7", "floor": 1 }))).await;
+    edge.accepts(&reading("S1", 1, &json!({ "name": "sensor-7", "floor": 1 }))).await;
     forward::forwarded(&edge).await;
     assert_eq!(
         metadata(&centre, "S1").await,
@@ -515,7 +510,7 @@ async fn what_operators_set_is_forwarded_and_the_newer_value_of_a_key_stays() {
     assert_eq!(metadata(&centre, "many-keys").await["metadata"], many_keys());
     accepted(&centre, Method::PATCH, "S1", &json!({ "hall": "B" })).await;
     accepted(&edge, Method::PATCH, "S1", &json!({ "name": null, "note": "edge" })).await;
-    ingest(&edge, &reading("S1", 2, &json!({ "name": "sensor-7", "floor": 1 }))).await;
+    edge.accepts(&reading("S1", 2, &json!({ "name": "sensor-7", "floor": 1 }))).await;
     forward::forwarded(&edge).await;
     let expected = json!({ "name": "sensor-7", "hall": "B", "floor": 1, "note": "edge" });
     wait_until("the centre has the change", async || {
@@ -537,7 +532,7 @@ async fn changes_after_one_of_a_clock_that_was_years_ahead_are_forwarded_and_win
         assert_eq!(answer.status, 200, "{device}: {}", answer.text());
         accepted(&edge, Method::PATCH, device, &json!({ "name": "B", "hall": 2 })).await;
         accepted(&edge, Method::PATCH, device, &json!({ "hall": null })).await;
-        ingest(&edge, &reading(device, 0, &json!({}))).await;
+        edge.accepts(&reading(device, 0, &json!({}))).await;
     }
     forward::forwarded(&edge).await;
     for device in ["S1", "S2"] {
@@ -555,7 +550,7 @@ async fn metadata_that_the_centre_refuses_is_counted_and_holds_up_no_reading() {
     let centre = Server::start(setup).await;
     let edge = Server::start(forward::to(centre.url()).set("forward.token", secret_of("edge"))).await;
     accepted(&edge, Method::PUT, "S1", &json!({ "name": "Press 3" })).await;
-    ingest(&edge, &reading("S1", 0, &json!({ "floor": 1 }))).await;
+    edge.accepts(&reading("S1", 0, &json!({ "floor": 1 }))).await;
     forward::forwarded(&edge).await;
     assert_eq!(edge.metrics().await.count("tidegauge_forward_metadata_refused_total"), 1);
     assert!(edge.logged("metadata is refused where it is forwarded to").await.contains("Press 3"));
@@ -567,7 +562,7 @@ async fn metadata_that_the_centre_refuses_is_counted_and_holds_up_no_reading() {
 async fn a_backup_has_what_operators_have_set() {
     let server = Server::start(Setup::sqlite()).await;
     accepted(&server, Method::PUT, "stored", &json!({ "name": "Press 3" })).await;
-    ingest(&server, &reading("stored", 0, &json!({}))).await;
+    server.accepts(&reading("stored", 0, &json!({}))).await;
     server.settled().await;
     accepted(&server, Method::PUT, "just-now", &json!({ "name": "Spare" })).await;
     let place = tempfile::tempdir().expect("a temporary folder");
@@ -592,7 +587,7 @@ async fn a_backup_has_what_operators_have_set() {
 #[tokio::test]
 async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     let mut server = Server::start(Setup::sqlite()).await;
-    ingest(&server, &reading("d0", 0, &json!({ "floor": 1 }))).await;
+    server.accepts(&reading("d0", 0, &json!({ "floor": 1 }))).await;
     server.settled().await;
     let lock = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the store");
     lock.execute_batch("BEGIN IMMEDIATE").expect("the store waits for this transaction");
@@ -614,7 +609,7 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     };
     assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("overloaded")), "{}", refused.text());
     assert!(!refused.header("retry-after").is_empty() && (450..=550).contains(&taken), "{taken}");
-    ingest(&server, &reading("d0", 1, &json!({ "floor": 1 }))).await; // readings go on
+    server.accepts(&reading("d0", 1, &json!({ "floor": 1 }))).await; // readings go on
     let expected = json!({ "floor": 1, "name": 0 });
     assert_eq!(server.get_json("/v1/devices/d0").await["metadata"], expected);
     server.kill9();
@@ -631,7 +626,7 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
 async fn new_devices_of_operators_are_as_limited_as_those_that_send() {
     let limited = Setup::sqlite().set("limits.new_devices_per_minute", 1).set("limits.start_grace", "0ms");
     let server = Server::start(limited).await;
-    ingest(&server, &reading("sender", 0, &json!({}))).await;
+    server.accepts(&reading("sender", 0, &json!({}))).await;
     let mut refused = None;
     for nth in 0..30 {
         let answer = change(&server, Method::PATCH, &format!("new-{nth}"), &json!({ "name": "N" })).await;

@@ -47,6 +47,12 @@ impl Server {
         self.post("/v1/readings", "application/json", readings.to_string()).await
     }
 
+    /// Sends readings as [`Server::ingest`] does, and asserts that the server accepts all of them.
+    pub(crate) async fn accepts(&self, readings: &Value) {
+        let answer = self.ingest(readings).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
     /// The readings of a device from 2021 to 2029, as `{"ts", "values"}`.
     pub(crate) async fn readings(&self, device: &str) -> Value {
         let range = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000";
