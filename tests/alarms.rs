@@ -21,13 +21,7 @@ pub(crate) const LATEST_METRICS: [(&str, &[&str]); 5] = [
 #[tokio::test]
 async fn values_beyond_the_limits_of_their_device_say_so_in_every_store() {
     let databases = [Database::new(), Database::new(), Database::new()];
-    let setups = [
-        Setup::sqlite(),
-        Setup::mongodb(&databases[0]),
-        Setup::packed(&databases[1]),
-        Setup::timeseries(&databases[2]),
-    ];
-    for setup in setups {
+    for setup in Setup::of_each_store(&databases) {
         let server = Server::start(setup).await;
         let limits = json!({ "level": { "min": 20 }, "temp": { "min": -5, "max": 80 }, "typo": { "hihg": 1 },
                              "temp{side=left}": { "max": 1 } });

@@ -513,8 +513,8 @@ async fn an_old_export_comes_back(setup: Setup) {
 
 #[tokio::test]
 async fn an_imported_value_replaces_a_newer_one_except_in_time_series() {
-    let [readable, packed, series] = [Database::new(), Database::new(), Database::new()];
-    for setup in [Setup::sqlite(), Setup::mongodb(&readable), Setup::packed(&packed), Setup::timeseries(&series)] {
+    let databases = [Database::new(), Database::new(), Database::new()];
+    for setup in Setup::of_each_store(&databases) {
         an_old_export_comes_back(setup).await; // in time series, the first value was never replaced
     }
 }

@@ -29,12 +29,7 @@ const PER_REQUEST: usize = 6_000;
 #[tokio::test]
 async fn rollups_by_the_local_clock_equal_independent_ones_on_every_store() {
     let databases = [Database::new(), Database::new(), Database::new()];
-    let setups = [
-        Setup::sqlite(),
-        Setup::mongodb(&databases[0]),
-        Setup::packed(&databases[1]),
-        Setup::timeseries(&databases[2]),
-    ];
+    let setups = Setup::of_each_store(&databases);
     let mut devices = DEVICES.map(|(device, shift_ms)| (device, readings(shift_ms))).to_vec();
     devices.push(("year", year(&devices[0].1)));
     let patient = setups.map(|setup| setup.set("query.timeout", "10m"));

@@ -222,13 +222,7 @@ async fn prometheus_computes_the_same_from_tidegauge_as_from_its_own_samples() {
 #[tokio::test]
 async fn every_store_answers_the_samples_of_the_series_that_match() {
     let databases = [Database::new(), Database::new(), Database::new()];
-    let setups = [
-        Setup::sqlite(),
-        Setup::mongodb(&databases[0]),
-        Setup::packed(&databases[1]),
-        Setup::timeseries(&databases[2]),
-    ];
-    for setup in setups {
+    for setup in Setup::of_each_store(&databases) {
         let server = Server::start(setup).await;
         let mut dice = StdRng::seed_from_u64(7);
         // The samples by device, metric, label `side`, and instant.

@@ -49,6 +49,11 @@ impl Setup {
         Self::mongodb(database).set("mongodb.layout", "packed")
     }
 
+    /// The setups of every store, each in a database of its own.
+    pub(crate) fn of_each_store([readable, packed, timeseries]: &[Database; 3]) -> [Self; 4] {
+        [Self::sqlite(), Self::mongodb(readable), Self::packed(packed), Self::timeseries(timeseries)]
+    }
+
     /// Keeps accepted readings pending: no flush is due while a test runs.
     pub(crate) fn all_pending(self) -> Self {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)

@@ -212,13 +212,7 @@ async fn bad_parameters_are_named_in_a_problem() {
 async fn rollups_that_read_too_many_values_are_refused_or_end_a_page_in_each_store() {
     for stored in [true, false] {
         let databases = [Database::new(), Database::new(), Database::new()];
-        let setups = [
-            Setup::sqlite(),
-            Setup::mongodb(&databases[0]),
-            Setup::packed(&databases[1]),
-            Setup::timeseries(&databases[2]),
-        ];
-        for setup in setups {
+        for setup in Setup::of_each_store(&databases) {
             let setup = setup.set("query.max_values_read", 4);
             let server = Server::start(if stored { setup } else { setup.all_pending() }).await;
             ingest_two_devices(&server).await;

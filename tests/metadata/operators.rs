@@ -177,13 +177,7 @@ async fn instances_that_change_different_keys_at_the_same_time_lose_none() {
 #[tokio::test]
 async fn every_reader_has_the_metadata_in_effect_before_and_after_it_is_stored() {
     let databases = [Database::new(), Database::new(), Database::new()];
-    let setups = [
-        Setup::sqlite(),
-        Setup::mongodb(&databases[0]),
-        Setup::packed(&databases[1]),
-        Setup::timeseries(&databases[2]),
-    ];
-    for setup in setups {
+    for setup in Setup::of_each_store(&databases) {
         let mut server = Server::start(setup.clone().all_pending()).await;
         let own = json!({ "name": "sensor-7", "floor": 1, "limits": { "value": { "max": 100 } } });
         server.accepts(&reading("S1", 0, &own)).await;
