@@ -65,31 +65,34 @@ fn start_of_label(text: &str) -> Option<String> {
 }
 
 /// The number that a value stands for. Booleans are 1 and 0; `None` is null, which is no value.
+///
+/// An integer that a float does not hold exactly is refused.
 pub(super) fn number_of(value: RawBsonRef<'_>) -> Result<Option<f64>, String> {
+    let whole = match value {
+        RawBsonRef::Int64(value) => Some(i128::from(value)),
+        RawBsonRef::Decimal128(value) => value.to_string().parse().ok(), // at most 34 digits
+        _ => None,
+    };
+    match whole {
+        Some(whole) if whole as f64 as i128 != whole => Err(format!("is {whole}, which a 64-bit float does not hold")),
+        _ => nearest_number_of(value),
+    }
+}
+
+/// The number as for [`number_of`], where an integer may be rounded.
+pub(super) fn nearest_number_of(value: RawBsonRef<'_>) -> Result<Option<f64>, String> {
     let number = match value {
         RawBsonRef::Null => return Ok(None),
         RawBsonRef::Boolean(value) => f64::from(u8::from(value)),
         RawBsonRef::Int32(value) => value.into(),
-        RawBsonRef::Int64(value) => {
-            check_exact(value.into())?;
-            value as f64
-        }
+        RawBsonRef::Int64(value) => value as f64,
         RawBsonRef::Double(value) => value,
         RawBsonRef::Decimal128(value) => {
-            let text = value.to_string();
-            if let Ok(whole) = text.parse::<i128>() {
-                check_exact(whole)?;
-            }
-            text.parse().map_err(|_| format!("is {value}, and no decimal number"))?
+            value.to_string().parse().map_err(|_| format!("is {value}, and no decimal number"))?
         }
         other => return Err(format!("is {}, and no number", kind_of(other))),
     };
     if number.is_finite() { Ok(Some(number)) } else { Err(format!("is {number}, which is not finite")) }
-}
-
-/// Refuses an integer that a float does not hold exactly. It has at most the 34 digits of a Decimal128.
-fn check_exact(whole: i128) -> Result<(), String> {
-    if whole as f64 as i128 == whole { Ok(()) } else { Err(format!("is {whole}, which a 64-bit float does not hold")) }
 }
 
 /// The whole number in `range` that a value stands for.

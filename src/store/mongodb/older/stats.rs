@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bson::RawBsonRef;
 
 use super::Remark;
-use super::instant::{kind_of, number_of, quoted};
+use super::instant::{kind_of, nearest_number_of, quoted};
 use crate::model::{Contents, Hour, Metric, Stats};
 
 /// The share of a number by which it may differ from the readings: a program may have added them in another
@@ -103,7 +103,7 @@ fn add<'a>(
     if matches!(value, RawBsonRef::Boolean(_)) {
         return Err(format!("is {}, and no number", kind_of(value)));
     }
-    if let Some(number) = number_of(value)? {
+    if let Some(number) = nearest_number_of(value)? {
         claims.push(Claim { field, metric, what, number });
     }
     Ok(())

@@ -321,6 +321,10 @@ fn counts_and_stats_that_disagree_are_findings() {
         doc! { "stats": { "count": 2, "min": 77 } }, // which of two metrics?
         doc! { "stats": { "temp": { "min": Bson::Null } } },
         doc! { "sum_temp": 3.000_000_000_1 },
+        doc! {
+            "readings": [{ "ts": at(10), "temp": 1_i64 << 54 }, { "ts": at(20), "temp": 1 }],
+            "sum_temp": (1_i64 << 54) + 1, // no float holds it
+        },
     ] {
         let bucket = understand(&of(fields)).unwrap();
         assert_eq!(bucket.findings, []);
