@@ -359,10 +359,12 @@ async fn a_metric_with_few_readings_that_only_grows_for_a_day_has_bars() {
     let meter: Vec<(i64, f64)> = (0..96).map(|nth| (nth * 900, 100.0 + nth as f64)).collect();
     send(&server, "M", "energy", &meter).await;
     send(&server, "M", "warmth", &meter[..48]).await;
+    let raised: Vec<(i64, f64)> = meter.iter().map(|&(at, _)| (at, if at < 43_200 { 20.0 } else { 21.0 })).collect();
+    send(&server, "M", "setpoint", &raised).await;
     let tab = Tab::open().await;
     show(&tab, server.url(), "device=M&from=2024-04-20T14:00:00Z&to=2024-04-21T14:00:00Z").await;
     let titles = tab.js("[...document.querySelectorAll('.chart h2')].map((title) => title.textContent)").await;
-    assert_eq!(titles, json!(["energy increase per 30m", "warmth"]));
+    assert_eq!(titles, json!(["energy increase per 30m", "setpoint", "warmth"]));
     tab.close(server.url(), &[]).await;
 }
 

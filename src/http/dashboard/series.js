@@ -42,13 +42,13 @@ export const isObject = (value) => value !== null && typeof value === "object" &
 export const isCounter = (name, metadata) => (isObject(metadata?.kind) ? metadata.kind[name] : metadata?.kind) === "counter";
 
 // A line with fewer values does not count as growing: a few values may grow by chance. Readings have to grow for most of
-// a day, as many things grow for some hours of it.
+// a day, as many things grow for some hours of it, and through so many values, as a setpoint grows by a few steps.
 const GROWING_VALUES = 12, GROWING_TIME = 20 * HOUR;
 
 // Whether the values of a line of steps or of readings grow, and never become smaller.
 export function onlyGrows({ ts, mean, min = mean, max = mean, isEarlier }) {
   if (isEarlier || min.length < GROWING_VALUES || !(max.at(-1) > min[0])) return false;
-  if (min === mean && ts.at(-1) - ts[0] < GROWING_TIME) return false;
+  if (min === mean && (new Set(mean).size < GROWING_VALUES || ts.at(-1) - ts[0] < GROWING_TIME)) return false;
   return min.every((value, at) => at === 0 || value >= max[at - 1]);
 }
 
