@@ -236,9 +236,15 @@ async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
     tab.wait_for(".zone .tag", "silent").await;
     tab.wait_for("h1 .tag", "silent").await;
     assert_eq!(tab.js("document.querySelectorAll('.zone .live').length").await, 0);
+    let place = "document.querySelector('[data-key=\"edit place\"]')";
+    tab.click("[data-key=edit]").await;
+    tab.wait(place).await;
+    tab.js(&format!("{place}.focus()")).await;
+    tab.type_text("Hall 2").await;
     send_now(&server, "A", 7.0).await;
     tab.wait_for(".zone .live", "live").await;
     tab.wait("!document.querySelector('h1 .tag')").await;
+    assert_eq!(tab.js(&format!("{place}?.value")).await, "Hall 2", "what the viewer types stays");
     tab.close(server.url(), &[]).await;
 }
 

@@ -136,16 +136,21 @@ export function chartView(root, start) {
   function drawHead(known, unknown, allNames) {
     const chosen = devicesOf(params);
     const byId = new Map(known.map((device) => [device.deviceId, device]));
-    const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => [device.metadata, isSilent(device)])]);
-    if (drawnHead === content) { // only ages have changed: a new head would drop a text that is being typed
-      for (const time of root.querySelectorAll("time[data-device]")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
+    const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => device.metadata)]);
+    const silent = (device) => isSilent(device) && h("span", { class: "tag warn" }, "silent");
+    if (drawnHead === content) { // a new head would drop a text that is being typed
+      for (const time of root.querySelectorAll("time[data-device]")) {
+        const device = byId.get(time.dataset.device);
+        time.dataset.instant = Date.parse(device.lastSeen);
+        fill(time.nextSibling, silent(device));
+      }
       return;
     }
     drawnHead = content;
     const seen = (device) => {
       const time = ageElement(Date.parse(device.lastSeen));
       time.dataset.device = device.deviceId;
-      return [time, isSilent(device) && h("span", { class: "tag warn" }, "silent")];
+      return [time, h("span", {}, silent(device))];
     };
     const chips = chosen.map((device, nth) => h("li", { class: "chip" },
       h("i", { class: `swatch c${nth}` }),
