@@ -71,6 +71,8 @@ struct Parser<'q> {
     depth: usize,
     /// The number of regular expressions so far.
     regexes: usize,
+    /// The bytes of the bound values so far, each as often as the query names it.
+    bound_bytes: usize,
     /// The number of operators of the expression so far.
     ///
     /// Among the operands of `AND` or `OR`, only the one with the most operators counts.
@@ -79,7 +81,7 @@ struct Parser<'q> {
 
 impl<'q> Parser<'q> {
     fn new(query: &'q str, parameters: &'q Parameters) -> Self {
-        Self { lexer: Lexer::new(query), parameters, peeked: None, depth: 0, regexes: 0, operators: 0 }
+        Self { lexer: Lexer::new(query), parameters, peeked: None, depth: 0, regexes: 0, bound_bytes: 0, operators: 0 }
     }
 
     fn peek(&mut self) -> Result<&Token<'q>, ParseError> {
@@ -109,7 +111,9 @@ impl<'q> Parser<'q> {
     }
 
     /// Replaces a bound parameter with its value.
-    fn bind(&self, token: Token<'q>) -> Result<Token<'q>, ParseError> {
+    ///
+    /// A query may name one often, and each time its value takes memory.
+    fn bind(&mut self, token: Token<'q>) -> Result<Token<'q>, ParseError> {
         if token.kind != Kind::Parameter {
             return Ok(token);
         }
@@ -118,7 +122,14 @@ impl<'q> Parser<'q> {
         }
         let missing = |why: &str| ParseError::new(format!("missing parameter: {why}"));
         match self.parameters.get(&token.text) {
-            Some(Ok((kind, text))) => Ok(Token { kind: *kind, text: text.into(), position: token.position }),
+            Some(Ok((kind, text))) => {
+                self.bound_bytes += text.len();
+                if self.bound_bytes > QUERY_MAX_BYTES {
+                    let message = format!("the bound parameters of a query have at most {QUERY_MAX_BYTES} bytes");
+                    return Err(ParseError::new(message));
+                }
+                Ok(Token { kind: *kind, text: text.into(), position: token.position })
+            }
             Some(Err(why)) => Err(missing(why)),
             None => Err(missing(&token.text)),
         }

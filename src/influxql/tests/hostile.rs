@@ -158,6 +158,18 @@ fn sizes_and_counts_have_limits() {
 }
 
 #[test]
+fn a_bound_parameter_takes_memory_each_time() {
+    let list = format!("^({}b)$", "a|".repeat(15_000));
+    let parameters = Parameters::from_json(&format!(r#"{{"x": {{"regex": "{list}"}}, "y": "{list}"}}"#)).unwrap();
+    for comparison in [" OR room =~ $x", " OR room = $y"] {
+        let query = |count: usize| format!("SELECT temp FROM climate WHERE room = ''{}", comparison.repeat(count));
+        assert!(parse(&query(8), &parameters).is_ok());
+        let error = parse(&query(9), &parameters).unwrap_err().to_string();
+        assert!(error.contains("the bound parameters of a query have at most 262144 bytes"), "{error}");
+    }
+}
+
+#[test]
 fn series_windows_points_and_rows_have_limits() {
     let mut source = Data::new(DATA);
     let few = Limits { max_series: 3, max_buckets: 100, max_points: 600, max_rows: 50 };
