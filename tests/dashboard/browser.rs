@@ -13,8 +13,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::mongod::kill_on_exit::KillOnExit;
 use crate::harness::{fetched, wait_until};
+
+/// How many seconds an expression may take to become true.
+///
+/// On a busy machine, a page waits for up to a minute before it asks the server again.
+const SECONDS: u32 = 180;
 
 /// The browser, which ends with this process.
 struct Browser {
@@ -160,7 +166,7 @@ impl Tab {
     pub(super) async fn wait(&self, expression: &str) {
         let truth = format!("Promise.resolve({expression}).then(Boolean)");
         let found = tokio::time::timeout(
-            std::time::Duration::from_secs(60),
+            deadline(SECONDS),
             wait_until(expression, async || (self.js(&truth).await == true).then_some(())),
         );
         if found.await.is_err() {
