@@ -149,11 +149,17 @@ impl Auth {
 
 /// Deserializes tokens or keys, and keeps secrets out of errors.
 ///
-/// An error about a value of the wrong type does not quote the value, which may be a secret.
+/// If the value of the whole list or of a whole table has the wrong type, the error does not quote the value,
+/// which may be a secret. Errors about a key in a table stay as they are, because the types of secrets do not
+/// quote values.
 fn without_repeating<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::deserialize(deserializer).map_err(|error: D::Error| {
         let text = error.to_string();
-        let expected = text.split_once("invalid type: ").and_then(|(_, rest)| rest.rsplit_once(", expected "));
+        if text.contains("\nin `") {
+            return error; // about a key in a table
+        }
+        let expected =
+            text.trim_end().split_once("invalid type: ").and_then(|(_, rest)| rest.rsplit_once(", expected "));
         expected.map_or(error, |(_, expected)| de::Error::custom(format!("expected {expected}")))
     })
 }

@@ -25,9 +25,9 @@ macro_rules! deserialize_from_text {
     )+ };
 }
 
-deserialize_from_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
-serialize_as_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
+deserialize_from_text!(HookPath, JsonPath, MongodbUri, TopicTemplate);
+serialize_as_text!(HookPath, JsonPath, MongodbUri, TopicTemplate);
 
 // These types have a `Deserialize` of their own, because they also accept other values than text, or describe
 // the valid forms in errors.
-serialize_as_text!(Bytes, Expiry, Keep, Listen, LogFilter, Period);
+serialize_as_text!(Bytes, Expiry, Keep, Listen, LogFilter, Period, TokenHash);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, de};
 use sha2::{Digest, Sha256};
 
 const BYTES: usize = 32;
@@ -48,6 +49,14 @@ impl FromStr for TokenHash {
     }
 }
 
+impl<'de> Deserialize<'de> for TokenHash {
+    /// Reads a text. The error about another value does not quote it: a number may be the token itself.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer).map_err(|_| TokenHashError);
+        text.and_then(|text| text.parse::<Self>()).map_err(de::Error::custom)
+    }
+}
+
 impl fmt::Display for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("sha256:")?;
@@ -66,8 +75,6 @@ impl fmt::Debug for TokenHash {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     /// FIPS 180-2, appendix B.1.

@@ -137,13 +137,26 @@ fn tokens_that_make_no_sense_are_refused_by_key() {
 
 #[test]
 fn a_token_that_was_pasted_as_its_hash_is_not_repeated() {
-    let secret = "tg_hunter2";
-    let file = token(1, "").replace(&format!("sha256:{:064x}", 1), secret);
-    let variable = format!("[{{ name = \"t\", hash = \"{secret}\", scopes = [\"query\"] }}]");
-    let from_env = load("", &[("TIDEGAUGE_AUTH__TOKENS", &variable)], &[]).expect_err("an error");
-    for error in [error_of(&file), from_env] {
-        assert!(error.contains("sha256:") && !error.contains("hunter2"), "{error}");
+    for secret in ["\"tg_hunter2\"", "471108"] {
+        let file = token(1, "").replace(&format!("\"sha256:{:064x}\"", 1), secret);
+        let variable = format!("[{{ name = \"t\", hash = {secret}, scopes = [\"query\"] }}]");
+        let from_env = load("", &[("TIDEGAUGE_AUTH__TOKENS", &variable)], &[]).expect_err("an error");
+        for error in [error_of(&file), from_env] {
+            assert!(error.contains("sha256:") && !error.contains("hunter2") && !error.contains(secret), "{error}");
+        }
     }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_in_a_token_or_key_has_its_place() {
+    let tokens = token(1, "") + &token(2, "").replace("[\"query\"]", "\"query\"");
+    let keys = key(1, "") + &key(2, "readings_per_second = \"many\"");
+    let errors = [tokens, keys].map(|file| error_of(&file));
+    let expected = [
+        "FILE:9:10: auth.tokens[1].scopes: invalid type: string \"query\", expected a sequence",
+        "FILE:8:23: auth.keys[1].readings_per_second: invalid type: string \"many\", expected a whole number",
+    ];
+    assert_eq!(errors, expected);
 }
 
 /// The table of a key, with more keys.
@@ -247,6 +260,7 @@ fn the_secret_of_a_key_is_nowhere_shown_and_may_stand_in_a_file_of_its_own() {
 fn a_token_in_the_place_of_its_table_is_not_repeated() {
     for tokens in ["tokens = \"tg_hunter2\"", "tokens = [\"tg_hunter2\"]", "tokens = { name = \"tg_hunter2\" }"] {
         let error = error_of(&format!("[auth]\n{tokens}"));
-        assert!(error.contains("auth.tokens") && error.contains("expected") && !error.contains("hunter2"), "{error}");
+        assert!(error.starts_with("FILE:2:10: auth.tokens") && !error.contains("hunter2"), "{error}");
+        assert!(error.contains("expected ") && !error.contains('\n'), "{error}");
     }
 }
