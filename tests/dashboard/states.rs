@@ -272,5 +272,9 @@ async fn a_file_may_take_long_and_its_failure_leaves_the_links() {
     tab.js("body.error(new TypeError('the connection broke off'))").await;
     tab.wait_for(".card .notice", "The server does not answer. The file readings.csv was not saved.").await;
     assert_eq!(tab.js("document.querySelectorAll('.links a').length").await, 2);
+    tab.click("[data-key=out]").await;
+    let wider = format!("from={}&", START_MS - 1_800_000);
+    tab.wait(&format!("document.querySelector('.links a')?.getAttribute('href').includes('{wider}')")).await;
+    assert_eq!(tab.js("document.querySelectorAll('.card .notice').length").await, 0, "it is of the chart before");
     tab.close(server.url(), &[FAILED_REQUEST]).await;
 }

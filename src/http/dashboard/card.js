@@ -31,6 +31,7 @@ export function makeCard(first, handlers) {
   // `nextQuery` has the step of the chart, as a name and as query parameters, and whether the viewer's time zone has the
   // same steps; undefined if the chart shows readings.
   function show(next, nextRange, nextQuery, nextParams, nextIds) {
+    if (nextParams !== params) fill(failed);
     [group, range, query, params, ids] = [next, nextRange, nextQuery, nextParams, nextIds];
     step = query?.step;
     const unit = group.unit ? h("span", { class: "unit" }, group.unit) : undefined;
