@@ -55,10 +55,11 @@ export function copyButton(text) {
 const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 15, useGrouping: false });
 const GROUPED = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 
-// A value with 12 digits: more would show the rounding of binary fractions.
+// A value with 12 digits, or with all before its decimal mark: more would show the rounding of binary fractions.
 export const exact = (value) => rounded(value, 12);
 
-// A value with five digits, which fit into a table, or with more if values that are `distance` apart would look the same.
+// A value with five digits, which fit into a table, or with all before its decimal mark. It has more if values that are
+// `distance` apart would look the same.
 export const short = (value, distance) => rounded(value, 5, distance);
 
 // Writes a value with at least `digits` significant digits, and not fewer than it has before its decimal mark.
