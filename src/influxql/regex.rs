@@ -48,7 +48,8 @@ impl Pattern {
         }
         if text.len() > REGEX_MAX_BYTES {
             return Err(format!(
-                "a regular expression has at most {REGEX_MAX_BYTES} bytes, this one has {}",
+                "a regular expression has at most {REGEX_MAX_BYTES} bytes, or {LIST_MAX_BYTES} if it is a list such \
+                 as ^(a|b)$; this one has {}",
                 text.len()
             ));
         }
@@ -178,7 +179,8 @@ mod tests {
         assert_eq!(list.literals(), Some(ids));
         let longest = format!("^{}$", "a".repeat(LIST_MAX_BYTES - 2));
         assert!(Pattern::new(&longest).is_ok());
-        assert!(Pattern::new(&longest.replacen('a', "aa", 1)).is_err());
+        let error = Pattern::new(&longest.replacen('a', "aa", 1)).unwrap_err();
+        assert!(error.contains("4096 bytes, or 32768 if it is a list such as ^(a|b)$; this one has 32769"), "{error}");
     }
 
     #[test]
