@@ -120,7 +120,7 @@ pub(super) struct Roller<'a> {
     saved: Instant,
     /// Whether the progress was found to belong to the collections of this store.
     is_checked: bool,
-    /// Whether the store was told that readings may expire earlier than before the start.
+    /// Whether the store was told that the readings of these collections may expire earlier than before.
     has_shortened_expiry: bool,
     /// When the search for the first hour that is not rolled up began.
     ///
@@ -185,6 +185,7 @@ impl<'a> Roller<'a> {
                 tracing::info!("this data folder is new to the database: all stored days are rolled up once");
             }
             self.progress = Some(RollupProgress { identity, next: Hour(i32::MIN), partial: None });
+            self.has_shortened_expiry = false;
             self.started = Instant::now();
         }
         self.is_checked = true;

@@ -99,6 +99,23 @@ async fn what_was_stored_before_is_rolled_up_day_by_day_over_failures() {
 }
 
 #[tokio::test]
+async fn readings_of_replaced_collections_may_expire_earlier_too() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..60).await;
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    let mut roller = Roller::new(&life.pipeline, &*life.store, None);
+    let mut shortened_with = async || {
+        assert!(roller.catch_up().await.unwrap());
+        kept.shortened_with.swap(u64::MAX, Ordering::Relaxed)
+    };
+    assert_eq!(shortened_with().await, 60);
+    assert_eq!(shortened_with().await, u64::MAX, "once is enough");
+    kept.identity.store(7, Ordering::Relaxed);
+    assert_eq!(shortened_with().await, 60, "their expiry may be an older, longer one");
+}
+
+#[tokio::test]
 async fn hours_of_the_current_day_are_not_rolled_up_before_its_end() {
     let clock = Clock::fixed(Hour(20).start_ms());
     let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
