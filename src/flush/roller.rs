@@ -122,6 +122,8 @@ pub(super) struct Roller<'a> {
     is_checked: bool,
     /// Whether the store was told that the readings of these collections may expire earlier than before.
     has_shortened_expiry: bool,
+    /// Whether the last attempt to shorten the expiry has failed, for the log line.
+    expiry_fails: OncePerChange,
     /// When the search for the first hour that is not rolled up began.
     ///
     /// The lag counts from here until that hour is known.
@@ -131,13 +133,23 @@ pub(super) struct Roller<'a> {
 impl<'a> Roller<'a> {
     pub(super) fn new(pipeline: &'a Pipeline, rollups: &'a dyn Rollups, progress: Option<RollupProgress>) -> Self {
         let now = Instant::now();
-        let (is_saved, is_checked, has_shortened_expiry) = (true, false, false);
-        Self { pipeline, rollups, progress, is_saved, saved: now, is_checked, has_shortened_expiry, started: now }
+        Self {
+            pipeline,
+            rollups,
+            progress,
+            is_saved: true,
+            saved: now,
+            is_checked: false,
+            has_shortened_expiry: false,
+            expiry_fails: OncePerChange::default(),
+            started: now,
+        }
     }
 
     /// Rolls up the closed hours that are not rolled up yet, day by day.
     ///
-    /// From then on, readings may expire earlier than before the start.
+    /// From then on, readings may expire earlier than before the start. If the store refuses that, it is no
+    /// error of the rollups.
     ///
     /// Returns false if it cannot begin, because the store is still looking for its devices.
     pub(super) async fn catch_up(&mut self) -> Result<bool, StoreError> {
@@ -159,10 +171,21 @@ impl<'a> Roller<'a> {
             self.save().await;
         }
         if !self.has_shortened_expiry {
-            self.rollups.shorten_expiry().await?;
-            self.has_shortened_expiry = true;
+            self.shorten_expiry().await;
         }
         Ok(true)
+    }
+
+    /// Lets readings expire after the retention. If that fails, the next turn tries again.
+    async fn shorten_expiry(&mut self) {
+        if let Err(error) = self.rollups.shorten_expiry().await {
+            if self.expiry_fails.begins() {
+                tracing::warn!(error = error.with_cause(), "the expiry of readings cannot be shortened yet");
+            }
+            return;
+        }
+        self.expiry_fails.ends();
+        self.has_shortened_expiry = true;
     }
 
     /// The first hour that is not rolled up, if it is known.

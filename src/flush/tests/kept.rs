@@ -22,6 +22,8 @@ pub(in crate::flush) struct Kept {
     pub(super) stops_after: AtomicU64,
     /// The number of rollups when readings were let expire earlier; `u64::MAX` before.
     pub(super) shortened_with: AtomicU64,
+    /// Whether the store refuses to let readings expire earlier.
+    pub(super) refuses_expiry: AtomicBool,
     hours: Mutex<ByBucket>,
     /// The steps that succeeded: the hours, and the number of devices.
     steps: Mutex<Vec<(Range<Hour>, usize)>>,
@@ -48,6 +50,7 @@ impl Kept {
             tries: AtomicU64::default(),
             stops_after: AtomicU64::new(u64::MAX),
             shortened_with: AtomicU64::new(u64::MAX),
+            refuses_expiry: AtomicBool::default(),
             hours: Mutex::default(),
             steps: Mutex::default(),
         }
@@ -135,6 +138,9 @@ impl Rollups for Faulty {
 
     async fn shorten_expiry(&self) -> Result<(), StoreError> {
         let kept = self.kept();
+        if kept.refuses_expiry.load(Ordering::Relaxed) {
+            return Err(StoreError::new(Cause::Auth, "not authorized"));
+        }
         kept.shortened_with.store(kept.hours().len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -116,6 +116,24 @@ async fn readings_of_replaced_collections_may_expire_earlier_too() {
 }
 
 #[tokio::test]
+async fn days_are_rolled_up_without_an_error_while_the_store_refuses_to_shorten_the_expiry() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..60).await;
+    kept.refuses_expiry.store(true, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    let mut roller = Roller::new(&life.pipeline, &*life.store, None);
+    for _ in 0..2 {
+        assert!(roller.catch_up().await.unwrap());
+    }
+    let shortened_with = || kept.shortened_with.load(Ordering::Relaxed);
+    assert_eq!((kept.hours().len(), shortened_with()), (60, u64::MAX));
+    kept.refuses_expiry.store(false, Ordering::Relaxed);
+    assert!(roller.catch_up().await.unwrap());
+    assert_eq!(shortened_with(), 60, "a later turn tries again");
+}
+
+#[tokio::test]
 async fn hours_of_the_current_day_are_not_rolled_up_before_its_end() {
     let clock = Clock::fixed(Hour(20).start_ms());
     let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
