@@ -54,7 +54,7 @@ impl Schema {
     /// The state that the collection should have.
     pub(super) fn expected(&self) -> Expected {
         let validator = ExpectedValidator { is_wanted: self.validate, own: validator() };
-        Expected { validator: Some(validator), ..Expected::plain(self.plain()) }
+        Expected { validator: Some(validator), is_of_readings: true, ..Expected::plain(self.plain()) }
     }
 
     /// Brings the collection and its validator to this schema. It leaves a foreign validator alone unless the

@@ -20,6 +20,11 @@ const VALIDATOR: Part = Part::CollectionValidator;
 /// The advice for whatever tidegauge corrects at its start.
 const RESTART: &str = "restart tidegauge, which does it at each start";
 
+/// The advice about an expiry of readings that is too long. A command would delete readings of hours that are
+/// not rolled up yet.
+const SHORTENED_LATER: &str =
+    "tidegauge shortens it once closed hours are rolled up; if it stays, see its log, or restart it";
+
 impl Inspector<'_> {
     /// Checks the collections, and returns those that exist with the right type.
     pub(super) async fn check_collections<'e>(&mut self, expected: &'e [Expected]) -> Vec<&'e Expected> {
@@ -238,6 +243,7 @@ fn check_expiry(expected: &Expected, found: Option<i64>) -> Option<Finding> {
     Some(if is_early {
         Finding::error(EXPIRY, format!("{message}: the server deletes too early"), mend)
     } else {
+        let mend = if expected.is_of_readings { SHORTENED_LATER.to_owned() } else { mend };
         Finding::warning(EXPIRY, format!("{message}: the server deletes too late"), mend)
     })
 }

@@ -28,6 +28,9 @@ pub struct Expected {
     /// The collections of the notes of instances and of operators' metadata have none. They are small, are
     /// not sharded, and are created when they are needed.
     pub(in super::super) is_of_devices: bool,
+    /// Whether the collection has the readings, whose expiry becomes shorter only once closed hours are
+    /// rolled up.
+    pub(in super::super) is_of_readings: bool,
 }
 
 /// The validator that a collection should have.
@@ -51,6 +54,7 @@ impl Expected {
             timeseries: None,
             device_field: DEVICE_FIELD,
             is_of_devices: true,
+            is_of_readings: false,
         }
     }
 

@@ -72,6 +72,7 @@ impl Schema {
             timeseries: Some((self.timeseries(), self.span_fields())),
             device_field: DEVICE_FIELD,
             is_of_devices: true,
+            is_of_readings: true,
         }
     }
 
