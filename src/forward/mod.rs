@@ -61,7 +61,7 @@ pub struct Options {
     pub client: Client,
     /// The size of a batch, in bytes of JSON, at which it is sent.
     pub max_batch_bytes: usize,
-    /// The wall clock, for the metric of the lag.
+    /// The wall clock, which is read at the start, for the metric of the lag.
     pub clock: Clock,
 }
 
@@ -107,7 +107,7 @@ impl Forwarding {
         metrics.forward_errors_total.start_with(&Trouble::REASONS);
         metrics.forward_refused_total.start_with(&verdict::refusal_reasons());
         let (draining, stopped) = (CancellationToken::new(), CancellationToken::new());
-        let progress = Progress::new(Arc::clone(&log), followed, clock, Arc::clone(&metrics));
+        let progress = Progress::new(Arc::clone(&log), followed, now_ms, Arc::clone(&metrics));
         let delivery = Delivery::new(client, dead_letters, metrics, [draining.clone(), stopped.clone()]);
         let follower = Follower::new(log, progress, delivery, max_batch_bytes);
         let thread = std::thread::Builder::new()

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::common::clock::Clock;
 use crate::common::once_per_change::OncePerChange;
 use crate::log::{Followed, Log, Position};
 use crate::telemetry::Metrics;
@@ -22,24 +21,27 @@ pub(super) struct Progress {
     log: Arc<Log>,
     followed: Followed,
     ends: Ends,
-    clock: Clock,
+    started: Instant,
+    /// The time of `started`, in Unix milliseconds.
+    started_ms: u64,
     metrics: Arc<Metrics>,
     next_tick: Instant,
     failing: OncePerChange,
 }
 
 impl Progress {
-    /// Starts at the saved position `followed`.
+    /// Starts at the saved position `followed`. `now_ms` is the time in Unix milliseconds.
     ///
-    /// If its time is 0, because the file was damaged, or in the future, because the clock was set back, the
-    /// lag in seconds is counted from now.
-    pub(super) fn new(log: Arc<Log>, mut followed: Followed, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let now_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
-        if followed.as_of_ms == 0 || followed.as_of_ms > now_ms {
-            followed.as_of_ms = now_ms;
+    /// If the saved time is 0, because the file was damaged, or in the future, because the clock was ahead or
+    /// is behind, the lag in seconds is counted from now. Later times do not depend on the clock, which may
+    /// be set meanwhile.
+    pub(super) fn new(log: Arc<Log>, mut followed: Followed, now_ms: u64, metrics: Arc<Metrics>) -> Self {
+        let (started, started_ms) = (Instant::now(), now_ms.max(followed.as_of_ms));
+        if followed.as_of_ms == 0 {
+            followed.as_of_ms = started_ms;
         }
-        let (ends, next_tick) = (Ends::new(followed), Instant::now());
-        let mut progress = Self { log, followed, ends, clock, metrics, next_tick, failing: OncePerChange::default() };
+        let (ends, failing) = (Ends::new(followed), OncePerChange::default());
+        let mut progress = Self { log, followed, ends, started, started_ms, metrics, next_tick: started, failing };
         progress.show();
         progress
     }
@@ -96,7 +98,7 @@ impl Progress {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.now_ms()).unwrap_or_default()
+        self.started_ms.saturating_add(self.started.elapsed().as_millis() as u64)
     }
 }
 
@@ -117,12 +119,8 @@ impl Ends {
     }
 
     fn note(&mut self, end: Followed) {
-        // Times after the new one are those of a clock that was set back since.
-        for later in self.ends.iter_mut().rev().take_while(|before| before.as_of_ms > end.as_of_ms) {
-            later.as_of_ms = end.as_of_ms;
-        }
         match self.ends.back_mut() {
-            Some(last) if last.position == end.position => last.as_of_ms = end.as_of_ms,
+            Some(last) if last.position == end.position => last.as_of_ms = last.as_of_ms.max(end.as_of_ms),
             Some(last) if last.position > end.position => {}
             Some(last) if end.as_of_ms < last.as_of_ms.saturating_add(self.interval_ms) => {}
             _ => self.ends.push_back(end),
@@ -164,19 +162,6 @@ mod tests {
         ends.note(at(160, 70));
         ends.note(at(160, 75));
         for (position, as_of_ms) in [(0, 50), (79, 50), (80, 60), (159, 60), (160, 75), (800, 75)] {
-            assert_eq!(ends.as_of_ms(Position(position)), as_of_ms, "{position}");
-        }
-    }
-
-    #[test]
-    fn ages_count_from_the_moment_at_which_the_clock_was_set_back() {
-        let mut ends = Ends::new(at(0, 5_000));
-        ends.note(at(80, 6_000));
-        ends.note(at(160, 2_000));
-        ends.note(at(240, 3_000));
-        assert_eq!(ends.as_of_ms(Position(0)), 2_000);
-        ends.note(at(240, 1_000));
-        for (position, as_of_ms) in [(80, 1_000), (160, 1_000), (240, 1_000)] {
             assert_eq!(ends.as_of_ms(Position(position)), as_of_ms, "{position}");
         }
     }

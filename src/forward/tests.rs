@@ -39,7 +39,6 @@ struct Case {
     progress: Progress,
     draining: CancellationToken,
     log: Arc<Log>,
-    clock: Clock,
     exposition: Exposition,
     /// The instants of the readings in each request.
     requests: Arc<Mutex<Vec<Vec<i64>>>>,
@@ -80,7 +79,7 @@ impl Case {
     fn to(address: SocketAddr, requests: Arc<Mutex<Vec<Vec<i64>>>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (metrics, exposition) = Metrics::new();
-        let (metrics, clock) = (Arc::new(metrics), Clock::fixed(0));
+        let metrics = Arc::new(metrics);
         let client = Options { forwards: true, ..Options::new(&format!("http://{address}/")) };
         let client = Client::new(client).unwrap();
         let log = crate::log::Options {
@@ -94,13 +93,13 @@ impl Case {
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let followed = log.follow(Followed { position: recovery.start, as_of_ms: 0 }).unwrap();
         let log = Arc::new(log);
-        let progress = Progress::new(Arc::clone(&log), followed, clock.clone(), Arc::clone(&metrics));
-        let letters = DeadLetters::new(folder.path().join("letters.ndjson"), 1 << 20, clock.clone());
+        let progress = Progress::new(Arc::clone(&log), followed, 0, Arc::clone(&metrics));
+        let letters = DeadLetters::new(folder.path().join("letters.ndjson"), 1 << 20, Clock::fixed(0));
         let draining = CancellationToken::new();
         let stops = [draining.clone(), CancellationToken::new()];
         let mut delivery = Delivery::new(client, letters, metrics, stops);
         delivery.backoff = Backoff::new(Duration::from_millis(1)..=Duration::from_millis(10));
-        Self { delivery, progress, draining, log, clock, exposition, requests, folder }
+        Self { delivery, progress, draining, log, exposition, requests, folder }
     }
 
     async fn deliver(&mut self, readings: i64) -> ControlFlow<()> {
@@ -267,8 +266,7 @@ async fn lag_is(exposition: &Exposition, is_right: impl Fn(f64, f64) -> bool) {
 #[tokio::test]
 async fn the_lag_grows_after_a_record_that_cannot_be_read() {
     let case = Case::new(|_, instants| accepted(instants)).await;
-    let Case { delivery, progress, log, clock, exposition, draining, folder, .. } = case;
-    clock.set(1_000);
+    let Case { delivery, progress, log, exposition, draining, folder, .. } = case;
     let mut builder = BatchBuilder::default();
     builder.push("a", None, 0, [("m", 1.0)].into_iter()).unwrap();
     log.append(builder.finish()).unwrap().durable().await.unwrap();
@@ -281,28 +279,34 @@ async fn the_lag_grows_after_a_record_that_cannot_be_read() {
     let (follower, runtime) = (Follower::new(log, progress, delivery, 1 << 20), tokio::runtime::Handle::current());
     let thread = std::thread::spawn(move || follower.run(&runtime));
     lag_is(&exposition, |bytes, seconds| bytes > 0.0 && seconds > 0.0).await;
-    clock.set(61_000);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
     lag_is(&exposition, |bytes, seconds| bytes > 0.0 && seconds >= 60.0).await;
     draining.cancel();
     tokio::task::spawn_blocking(|| thread.join()).await.unwrap().unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_lag_of_a_position_without_a_possible_time_counts_from_the_start() {
-    const START_MS: i64 = 1_776_693_610_000;
+    const START_MS: u64 = 1_776_693_610_000;
     let Case { log, folder: _folder, .. } = Case::new(|_, instants| accepted(instants)).await;
     let mut builder = BatchBuilder::default();
     builder.push("a", None, 0, [("m", 1.0)].into_iter()).unwrap();
     log.append(builder.finish()).unwrap().durable().await.unwrap();
-    let in_the_future = (START_MS + 3_600_000).cast_unsigned();
+    let (end, in_the_future) = (log.usage().readable, START_MS + 3_600_000);
     for as_of_ms in [0, in_the_future] {
         let (metrics, exposition) = Metrics::new();
-        let clock = Clock::fixed(START_MS);
         let saved = Followed { position: crate::log::Position::default(), as_of_ms };
-        let mut progress = Progress::new(Arc::clone(&log), saved, clock.clone(), metrics.into());
-        clock.set(START_MS + 90_000);
-        progress.note_end(log.usage().readable);
+        let mut progress = Progress::new(Arc::clone(&log), saved, START_MS, metrics.into());
+        tokio::time::advance(Duration::from_secs(90)).await;
+        progress.note_end(end);
         lag_is(&exposition, |bytes, seconds| bytes > 0.0 && (seconds - 90.0).abs() < 0.001).await;
+        if as_of_ms == in_the_future {
+            progress.pass(end);
+            progress.save();
+            let now = Followed { position: end, as_of_ms: in_the_future + 90_000 };
+            assert_eq!(log.follow(saved).unwrap(), now, "the clock was behind at the start");
+        }
     }
 }
 
