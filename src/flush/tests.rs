@@ -195,6 +195,17 @@ impl Life {
     }
 
     fn begin_with(folder: &Arc<TempDir>, limits: Limits, fault: Fault, rollups: Option<Arc<Kept>>) -> Self {
+        Self::begin_changed(folder, limits, fault, rollups, |_| {})
+    }
+
+    /// Changes pending before the feeder reads the log.
+    fn begin_changed(
+        folder: &Arc<TempDir>,
+        limits: Limits,
+        fault: Fault,
+        rollups: Option<Arc<Kept>>,
+        change: impl FnOnce(&mut Pending),
+    ) -> Self {
         let folder = Arc::clone(folder);
         let log = crate::log::Options {
             dir: folder.path().join("log"),
@@ -231,6 +242,7 @@ impl Life {
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
         let pipeline =
             Pipeline::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics)).unwrap();
+        change(&mut pipeline.lock().pending);
         let running = pipeline.start().unwrap();
         Self { folder, log, pipeline, running, store, exposition }
     }
@@ -396,9 +408,7 @@ async fn what_follows_very_many_values_of_one_hour_waits_in_the_log_until_the_st
     let begin = |gone: &Arc<AtomicBool>| {
         let is_gone = Arc::clone(gone);
         let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
-        let life = Life::begin(&folder, PATIENT, Box::new(fault));
-        life.pipeline.lock().pending.max_values = 50;
-        life
+        Life::begin_changed(&folder, PATIENT, Box::new(fault), None, |pending| pending.max_values = 50)
     };
     let life = begin(&gone);
     for number in 0..6 {
@@ -412,13 +422,14 @@ async fn what_follows_very_many_values_of_one_hour_waits_in_the_log_until_the_st
     let waits = |pending: &Pending| (pending.readings(), pending.is_full()) == (120, true);
     until("pending is full again", || life.pipeline.with_pending(waits)).await;
     assert!(life.pipeline.catch_up(Duration::from_millis(1)).await.is_some());
-    assert!(life.pipeline.lock().full.holds(), "it is logged");
+    until("it is logged", || life.pipeline.lock().full.holds()).await;
     assert_eq!(life.pipeline.status().pending_readings, 180);
     assert_eq!(life.end(HOUR).await, 180, "a stop does not wait for what cannot be inserted");
 
     let life = begin(&gone);
+    until("a replay stops too", || life.pipeline.with_pending(waits)).await;
     gone.store(false, Ordering::Relaxed);
-    assert_eq!(life.pipeline.catch_up(MINUTE).await, None, "a replay goes on too");
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None, "and goes on");
     assert_eq!(life.end(MINUTE).await, 0);
     let life = begin(&gone);
     let hours = life.store.contents("a", Hour(0)..Hour(1)).await.unwrap();
