@@ -212,6 +212,17 @@ async fn while_memory_is_short_the_oldest_go_first_and_no_more_than_needed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_feeder_hears_at_once_that_a_bucket_with_very_many_values_was_taken() {
+    let stage = Stage::running(OPTIONS, ms(60_000), |_| None);
+    stage.pipeline.lock().pending.max_values = 1;
+    let room = stage.pipeline.completed.notified();
+    stage.put("a");
+    assert!(stage.pipeline.with_pending(Pending::is_full));
+    assert!(tokio::time::timeout(ms(10), room).await.is_ok(), "long before the end of the write");
+    assert!(!stage.pipeline.with_pending(Pending::is_full));
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_one_bucket_one_write_is_under_way_at_most_and_what_comes_meanwhile_goes_with_the_next() {
     let limits = Limits { max_readings: 3, ..OPTIONS.limits };
     let stage = Stage::running(Options { limits, ..OPTIONS }, ms(700), |_| None);

@@ -166,9 +166,14 @@ impl Scheduler {
                 Take::Due(Due { log_before: log.short_before, ..self.due() })
             };
             let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
+            let was_full = state.pending.is_full();
             let taken = state.pending.take(which, room);
+            let has_room = was_full && !state.pending.is_full(); // a crowded bucket was taken
             let finished = self.has_drained(&mut state, log.readable, !(taken.is_empty() && batch.is_empty()));
             drop(state);
+            if has_room {
+                pipeline.completed.notify_waiters(); // the feeder waits for it
+            }
             if taken.is_empty() {
                 return (batch, finished);
             }
