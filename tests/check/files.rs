@@ -64,7 +64,11 @@ async fn a_damaged_log_dead_letters_and_quarantine_are_found() {
     assert!(mend.contains("tidegauge check --log --data-dir") && mend.contains("--quarantine"), "{mend}");
     let mend = found.has("warning", "log-dead-letters", "6 B of them are kept");
     assert!(mend.contains("tidegauge dead-letters list"), "{mend}");
-    assert!(found.report.to_string().contains("7 B of damaged bytes were set aside"), "{found:#?}");
+    let all = found.report["findings"].as_array().expect("findings").iter();
+    let of_quarantine = all.filter(|finding| finding["part"] == "log-quarantine");
+    let noted: Vec<_> = of_quarantine.map(|finding| finding["found"].as_str().expect("text")).collect();
+    assert!(noted.len() == 2 && noted[0].starts_with("7 B ") && noted[0].ends_with("their readings are lost"));
+    assert!(noted[1].starts_with("8 B ") && noted[1].ends_with("whole records were put back"), "{noted:?}");
 
     fs::write(data.join("log/checkpoint"), "short").expect("the folder is writable");
     check(&setup, &data).await.has("error", "log-segments", "checkpoint is damaged");

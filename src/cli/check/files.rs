@@ -218,19 +218,23 @@ fn dead_letters(config: &Config) -> Option<Finding> {
     })
 }
 
-fn quarantine(data_dir: &Path) -> Option<Finding> {
+/// The findings about copies of damaged bytes, and about those of which a part was put back.
+///
+/// Copies of the checkpoint have no readings.
+fn quarantine(data_dir: &Path) -> Vec<Finding> {
     let folder = data_dir::quarantine_dir(data_dir);
-    // Not counted are `*.bytes.put-back`, whose readings are in the log again, and copies of the checkpoint.
-    let is_lost = |name: &OsStr| {
-        let name = name.to_str().and_then(|name| name.strip_suffix(".bytes"));
-        name.is_some_and(|name| !name.starts_with("checkpoint"))
-    };
-    let bytes = bytes_of(&folder, is_lost).filter(|bytes| *bytes > 0)?;
-    let note = Finding::note(
-        QUARANTINE,
-        format!("{} of damaged bytes were set aside in {}: their readings are lost", size(bytes), folder.display()),
-    );
-    Some(note.with_mend("send those readings again if their senders still have them, then remove the folder"))
+    let (aside, in_part) = ("their readings are lost", "only the readings of whole records were put back");
+    let mut findings = Vec::new();
+    for (suffix, state) in [(".bytes", aside), (".bytes.put-back", in_part)] {
+        let is_of = |name: &str| name.ends_with(suffix) && !name.starts_with("checkpoint");
+        let bytes = bytes_of(&folder, |name| name.to_str().is_some_and(is_of)).unwrap_or(0);
+        if bytes > 0 {
+            let found = format!("{} of damaged bytes were set aside in {}: {state}", size(bytes), folder.display());
+            let mend = "send lost readings again if their senders still have them, then remove the folder";
+            findings.push(Finding::note(QUARANTINE, found).with_mend(mend));
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
