@@ -29,7 +29,8 @@
 //! - Each change of the store's state is logged once, not at each retry.
 //! - If the store refuses a bucket for good, only the refused readings are dead-lettered. Refused metadata
 //!   takes no readings with it.
-//! - If the dead-letter file is full, only the refused buckets wait for it.
+//! - If the dead-letter file is full, only the refused buckets wait for it, with up to four million values of
+//!   a device and hour. Beyond, all readings wait.
 //! - Ages and waits are measured by a monotonic clock, so a jump of the wall clock does not change them. It
 //!   is tokio's clock, which tests can set. The wall clock says only which hours and days have ended.
 

@@ -76,8 +76,9 @@ const NAMES_SHARE: u64 = 8;
 /// The number of values, repetitions included, with which an open bucket is crowded.
 ///
 /// It is then due, and nothing should be inserted until it is taken. A value may take one byte in a bucket,
-/// but takes some 50 while a write or a query sorts the bucket.
-const MAX_VALUES: u32 = 1 << 20;
+/// but takes some 50 while a write or a query sorts the bucket. A gateway that sends a thousand series each
+/// second has fewer values in an hour.
+const MAX_VALUES: u32 = 1 << 22;
 
 /// The work of finding or opening a bucket, in the unit of [`ITEMS_PER_TURN`].
 const ITEMS_PER_BUCKET: usize = 32;
