@@ -7,7 +7,8 @@ use super::mongod::deadline::deadline;
 
 /// How many seconds a condition may take on a busy machine.
 const SECONDS: u32 = 300;
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The first and the longest time between two attempts. Each is a quarter longer than the one before.
+const INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
 
 /// Polls `condition` until it returns a value.
 ///
@@ -24,11 +25,13 @@ pub(crate) async fn wait_until<T>(what: &str, mut condition: impl AsyncFnMut() -
 pub(crate) async fn wait_for<T, E: Display>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let limit = deadline(SECONDS);
     let give_up_at = Instant::now() + limit;
+    let [mut interval, longest] = INTERVALS;
     loop {
         match attempt().await {
             Ok(answer) => return answer,
             Err(why) => assert!(Instant::now() < give_up_at, "waited {limit:?} without success: {what}: {why}"),
         }
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(interval).await;
+        interval = longest.min(interval * 5 / 4);
     }
 }

@@ -15,6 +15,9 @@ use super::{Answer, Server};
 /// The server reads them one after the other while flushes continue.
 const BALANCE_SECONDS: u32 = 60;
 
+/// The time between two looks at counters that change all the time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 impl Server {
     /// `GET`s a path.
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -92,6 +95,7 @@ impl Server {
                 return metrics;
             }
             left = pending;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
@@ -103,7 +107,7 @@ impl Server {
         let give_up_at = Instant::now() + deadline(BALANCE_SECONDS);
         while let Err(reason) = self.metrics().await.balance() {
             assert!(Instant::now() < give_up_at, "the counters do not balance: {reason}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 }
