@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
@@ -103,6 +102,5 @@ fn reading(second: u32) -> Value {
 
 /// The folder of the clients, and of the packages that the tests of `clients/python` need.
 pub(crate) fn clients() -> &'static str {
-    static FOLDER: OnceLock<String> = OnceLock::new();
-    FOLDER.get_or_init(|| fetched("get python-clients"))
+    fetched("get python-clients")
 }

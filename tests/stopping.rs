@@ -271,7 +271,7 @@ impl OnDisk {
 
     /// It writes a checkpoint every second.
     fn run(disk: &Disk, port: u16, folder: &Path) -> (Killed, KillOnExit) {
-        let mut command = disk.run(&mongod::binary());
+        let mut command = disk.run(mongod::binary());
         command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--syncdelay", "1"]);
         command.args(["--wiredTigerCacheSizeGB", "0.25", "--logpath"]).arg(folder.join("log"));
         command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]).arg("--logappend");

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
@@ -45,7 +44,7 @@ impl Broker {
     pub(crate) async fn start_again(&mut self) {
         assert!(self.running.is_none(), "it is running");
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"));
-        let mut command = Command::new(program());
+        let mut command = Command::new(fetched("get mosquitto"));
         command.arg("-c").arg(self.folder.path().join("mosquitto.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.expect("the folder is writable"));
         let child = command.spawn().expect("tests/get mosquitto names a program that runs");
@@ -190,11 +189,6 @@ fn packet(topic: &str, payload: &str, id: u16) -> Vec<u8> {
     [packet, body].concat()
 }
 
-fn program() -> &'static str {
-    static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get mosquitto"))
-}
-
 /// Publishes with `MQTT.js`, to a broker or a server on this port.
 ///
 /// The program is `tests/clients/mqtt_publish.js`.
@@ -208,6 +202,5 @@ pub(crate) async fn mqtt_js(port: u16, args: &[&str]) {
 
 /// The path of `mosquitto_pub`.
 pub(crate) fn publisher() -> &'static str {
-    static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get mosquitto_pub"))
+    fetched("get mosquitto_pub")
 }

@@ -236,11 +236,14 @@ fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
 }
 
 /// The path of mongod, which is fetched first if it is missing.
-pub(crate) fn binary() -> PathBuf {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
+pub(crate) fn binary() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
+        let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
+    })
 }
 
 /// A free port that this process has not returned before.

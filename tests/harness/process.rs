@@ -1,8 +1,10 @@
 //! Runs a command of the binary and waits for its end.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// The path of the binary.
 ///
@@ -12,8 +14,14 @@ pub(crate) fn binary() -> PathBuf {
 }
 
 /// The path that a command of `tests` prints, such as `get nginx`. It fetches a program or packages if they
-/// are missing.
-pub(crate) fn fetched(command: &str) -> String {
+/// are missing. The command runs once.
+pub(crate) fn fetched(command: &'static str) -> &'static str {
+    static PATHS: Mutex<BTreeMap<&str, &str>> = Mutex::new(BTreeMap::new());
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner); // a command that failed may run again
+    *paths.entry(command).or_insert_with(|| printed_by(command).leak())
+}
+
+fn printed_by(command: &str) -> String {
     let mut words = command.split(' ');
     let script = format!("{}/tests/{}", env!("CARGO_MANIFEST_DIR"), words.next().expect("a script"));
     let mut python = Command::new("python3");

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -79,7 +78,7 @@ impl Prometheus {
         std::fs::write(folder.path().join("rules.yml"), rules).expect("the folder is writable");
         std::fs::write(folder.path().join("prometheus.yml"), config).expect("the folder is writable");
         let log = File::create(folder.path().join("log")).expect("the folder is writable");
-        let child = Command::new(program())
+        let child = Command::new(fetched("get prometheus"))
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .args(args)
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
@@ -173,9 +172,4 @@ fn text_of(labels: &Value) -> String {
 
 fn escaped(text: &str) -> String {
     text.chars().flat_map(|char| r"\{},=".contains(char).then_some('\\').into_iter().chain([char])).collect()
-}
-
-fn program() -> &'static str {
-    static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| fetched("get prometheus"))
 }
