@@ -5,6 +5,9 @@
 
 use crate::common::once_per_change::OncePerChange;
 
+/// The most bytes of a usual record: as many as a connection of MQTT puts into one.
+const USUAL_RECORD_BYTES: u64 = 256 << 10;
+
 /// Whether the log has reached its limit.
 #[derive(Debug, Default)]
 pub(super) struct Fullness {
@@ -33,8 +36,13 @@ impl Fullness {
     /// Whether the log refuses appends while it uses `used_bytes` of `max_bytes`.
     ///
     /// Senders may stop sending while this is true, and then neither an append nor a cut may follow. So this
-    /// depends on the bytes alone: it is false as soon as a tenth of the log is free.
-    pub(super) const fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
+    /// depends on the bytes alone: it is false as soon as a usual record fits, or a tenth of the log is free.
+    pub(super) fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
+        self.full.holds() && used_bytes + USUAL_RECORD_BYTES.min(max_bytes / 10) > max_bytes
+    }
+
+    /// Whether the log was full, and uses `used_bytes` of `max_bytes`: less than a tenth of it is free.
+    pub(super) const fn was_full(&self, used_bytes: u64, max_bytes: u64) -> bool {
         self.full.holds() && !has_space(used_bytes, max_bytes)
     }
 
@@ -100,5 +108,22 @@ mod tests {
         assert_eq!((fullness.cut(90, 100), fullness.is_refusing(95, 100)), (has_space, false));
         assert_eq!((fullness.cut(90, 100), fullness.refused(100)), (None, Some(FullnessChange::Full(100))));
         assert!(!fullness.is_refusing(50, 100), "only one batch was too large");
+    }
+
+    #[test]
+    fn a_full_log_refuses_until_a_usual_record_fits_and_was_full_until_a_tenth_is_free() {
+        const MAX_BYTES: u64 = 100 << 20;
+        let mut fullness = Fullness::default();
+        let with_free = |fullness: &Fullness, free_bytes: u64| {
+            let used_bytes = MAX_BYTES - free_bytes;
+            (fullness.is_refusing(used_bytes, MAX_BYTES), fullness.was_full(used_bytes, MAX_BYTES))
+        };
+        assert_eq!(with_free(&fullness, 0), (false, false), "it has refused nothing");
+        assert_eq!(fullness.refused(MAX_BYTES), Some(FullnessChange::Full(MAX_BYTES)));
+        assert_eq!(fullness.cut(MAX_BYTES - USUAL_RECORD_BYTES, MAX_BYTES), None);
+        assert_eq!(with_free(&fullness, USUAL_RECORD_BYTES - 1), (true, true));
+        assert_eq!(with_free(&fullness, USUAL_RECORD_BYTES), (false, true));
+        assert_eq!(with_free(&fullness, MAX_BYTES / 10 - 1), (false, true));
+        assert_eq!(with_free(&fullness, MAX_BYTES / 10), (false, false));
     }
 }

@@ -120,6 +120,8 @@ pub struct Usage {
     pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
+    /// The log has been full, and less than a tenth of it is free. So it may soon be full again.
+    pub was_full: bool,
     /// Appends are refused because the disk has too little free space, or no file can be opened.
     pub is_disk_full: bool,
 }
@@ -265,6 +267,7 @@ impl Log {
             readable: state.readable,
             appended_readings: state.appended_readings,
             is_full: state.fullness.is_refusing(bytes, self.options.max_bytes),
+            was_full: state.fullness.was_full(bytes, self.options.max_bytes),
             is_disk_full: state.reserve.is_refusing(),
         }
     }

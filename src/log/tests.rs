@@ -316,6 +316,25 @@ fn a_full_log_takes_only_deletions_until_a_cut() {
     append(&log, batch(7, 2)).unwrap();
 }
 
+#[test]
+fn a_large_log_that_was_full_takes_records_as_soon_as_a_segment_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 300 << 10, max_bytes: 8 << 20, ..options(dir.path()) };
+    let (log, _) = Log::open(options, Instruments::default()).unwrap();
+    let fill = || while append(&log, batch(7, 5_000)).is_ok() {}; // 100 kB each
+    let full = || (log.usage().is_full, log.usage().was_full);
+    fill();
+    assert_eq!(full(), (true, true));
+    let bases = segment::list(&*folder(dir.path())).unwrap();
+    log.cut(*bases.iter().find(|base| base.0 >= 300 << 10).unwrap()).unwrap();
+    assert_eq!(full(), (false, true));
+    append(&log, batch(7, 5_000)).unwrap();
+    fill();
+    assert_eq!(full(), (true, true));
+    log.cut(log.usage().readable).unwrap();
+    assert_eq!(full(), (false, false));
+}
+
 /// Senders may wait while the log is full. Then neither an append nor its refusal ends the segment.
 #[test]
 fn a_log_that_one_segment_fills_ends_it_at_the_next_check_and_can_be_cut() {

@@ -106,7 +106,7 @@ pub(in crate::http) async fn readyz(
     } else if usage.is_full {
         Some("the log is full: readings are refused")
     } else {
-        (log_used > NEARLY_FULL).then_some("the log is nearly full")
+        (usage.was_full || log_used > NEARLY_FULL).then_some("the log is nearly full")
     };
     let away = app.pipeline.store_away();
     let store_away_seconds = away.as_ref().map(|(since, _)| since.as_secs());
