@@ -11,7 +11,7 @@ use super::stop::STORE_WAIT;
 use super::tests::notes::KeptNotes;
 use super::tests::{Faulty, away};
 use super::*;
-use crate::log::{BatchBuilder, Instruments, Sync};
+use crate::log::{BatchBuilder, Followed, Instruments, Sync};
 use crate::model::BucketWrite;
 use crate::store::StoreError;
 use crate::store::sqlite::SqliteStore;
@@ -128,11 +128,16 @@ impl Stage {
 
     /// Puts one reading of a device into pending, and does what the feeder does then.
     fn put(&self, device: &str) {
+        self.put_at(Position(0), device);
+    }
+
+    /// Puts one reading into pending like [`Self::put`], as if its record were at this position of the log.
+    fn put_at(&self, position: Position, device: &str) {
         let number = self.readings.fetch_add(1, Ordering::Relaxed);
         let mut batch = BatchBuilder::default();
         batch.push(device, None, number.into(), [("m", 1.0)].into_iter()).unwrap();
         let mut state = self.pipeline.lock();
-        state.pending.insert(batch.finish().payload(), Position(0), self.pipeline.now_ms()).unwrap();
+        state.pending.insert(batch.finish().payload(), position, self.pipeline.now_ms()).unwrap();
         if state.wakes_scheduler() {
             self.pipeline.due.notify_one();
         }
@@ -378,4 +383,31 @@ async fn a_log_that_runs_short_is_relieved_of_its_oldest_readings_before_it_is_f
     let early: Vec<_> = stage.noted().into_iter().map(|(at_ms, ..)| at_ms - put_ms).collect();
     assert!(early.len() == 2 && early.iter().all(|&waited_ms| waited_ms <= 600), "{early:?}");
     assert_eq!((stage.taken("log"), stage.taken("age")), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn buckets_are_written_at_once_while_the_log_is_full_unless_only_forwarding_can_make_space() {
+    let stage = Stage::running(OPTIONS, Duration::ZERO, |_| None);
+    let log = &stage.pipeline.log;
+    log.follow(Followed { position: Position(0), as_of_ms: 0 }).unwrap();
+    let mut batch = BatchBuilder::default();
+    for number in 0..4_000 {
+        batch.push("c", None, number, [("m", 1.0)].into_iter()).unwrap();
+    }
+    let batch = batch.finish();
+    while let Ok(mut ack) = log.append(batch.clone()) {
+        ack.durable().await.unwrap();
+    }
+    let end = log.usage().readable;
+    assert!(log.usage().is_full && log.usage().held_to < end, "{:?}", log.usage());
+    stage.pipeline.lock().inserted = end; // all readings before are stored
+    let put_ms = stage.pipeline.now_ms();
+    stage.put_at(end, "a");
+    pass(ms(1_100)).await;
+    assert_eq!(stage.noted(), [(put_ms + 1_000, "a".to_owned(), 1)]);
+    assert_eq!((stage.taken("log"), stage.taken("age")), (0, 1));
+    log.save_followed(Followed { position: end, as_of_ms: 0 }).unwrap();
+    stage.put_at(end, "b");
+    pass(ms(1)).await;
+    assert_eq!((stage.taken("log"), stage.taken("age")), (1, 1));
 }

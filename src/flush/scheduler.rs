@@ -158,8 +158,11 @@ impl Scheduler {
             }
             let which = if state.draining {
                 Take::All(Reason::Drain)
-            } else if log.is_full || log.is_disk_full {
-                // A full log accepts no more readings, so waiting would not make the write larger.
+            } else if (log.is_full || log.is_disk_full)
+                && state.metadata.cut_position(state.pending.cut_position(state.inserted)) < log.held_to
+            {
+                // A full log accepts no more readings, so waiting would not make the write larger. While only
+                // forwarding can make space, writes at once would be many and small, and free nothing.
                 Take::All(Reason::Log)
             } else {
                 self.open_windows(&state.pending);

@@ -227,7 +227,9 @@ mod tests {
         let end = log.usage().readable;
         log.cut(end).unwrap();
         assert_eq!(bases(dir.path()), all, "the follower has read nothing");
+        assert_eq!(log.usage().held_to, all[1]);
         log.save_followed(at(all[2])).unwrap();
+        assert_eq!(log.usage().held_to, all[3]);
         log.cut(end).unwrap();
         assert_eq!(bases(dir.path()), all[2..]);
         drop(log);
@@ -243,6 +245,7 @@ mod tests {
         let left = read_all(&log, followed.position);
         assert!(left.len() > 2 && batches.iter().rev().zip(left.iter().rev()).all(|(a, b)| a.payload() == b));
         log.save_followed(at(end)).unwrap();
+        assert_eq!(log.usage().held_to, Position(u64::MAX));
         log.cut(end).unwrap();
         assert_eq!((bases(dir.path()).len(), unread_bytes()), (1, Some(0)));
     }

@@ -118,6 +118,11 @@ pub struct Usage {
     /// Then the log can be cut, and has enough free space again. While enough of the log is free, this
     /// position is at or before the start of the log.
     pub short_before: Position,
+    /// The end of the oldest segment that the follower needs.
+    ///
+    /// If the store needs nothing before this position, only the follower can make the log shorter. Without a
+    /// follower, and if it needs the newest segment only, this is the highest position.
+    pub held_to: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
     /// The log has been full, and less than a tenth of it is free. So it may soon be full again.
@@ -260,11 +265,16 @@ impl Log {
         // The log is short when less than a quarter is free, apart from one segment: a cut removes whole
         // segments only, so it leaves up to a segment more than is needed.
         let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
+        let held_to = state.held.and_then(|held| {
+            let next = state.bases.partition_point(|&base| base <= held);
+            state.bases.get(next).copied()
+        });
         Usage {
             bytes,
             limit_bytes,
             short_before: Position(state.readable.0.saturating_sub(enough_bytes)),
             readable: state.readable,
+            held_to: held_to.unwrap_or(Position(u64::MAX)),
             appended_readings: state.appended_readings,
             is_full: state.fullness.is_refusing(bytes, self.options.max_bytes),
             was_full: state.fullness.was_full(bytes, self.options.max_bytes),

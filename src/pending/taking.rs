@@ -2,8 +2,8 @@
 //!
 //! A bucket is due ([`Reason`]) when it is full (`flush.max_readings`, or `MAX_VALUES` values) or old
 //! (`flush.max_age`). While memory or the log runs short, the oldest buckets are due. When the service stops,
-//! or the disk or the log is full, the scheduler takes all buckets. The size of the writes adapts to the
-//! store: while a slow store keeps the scheduler busy, buckets grow.
+//! or the disk or the log is full and stored readings make space, the scheduler takes all buckets. The size
+//! of the writes adapts to the store: while a slow store keeps the scheduler busy, buckets grow.
 //!
 //! A bucket of an **ended hour** gets no more readings except late ones, so it is due too, in its **turn**:
 //! the scheduler grants a number of turns in each window of `flush.gather`. So the buckets of all devices are
