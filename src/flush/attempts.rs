@@ -39,6 +39,16 @@ impl<'a> Attempts<'a> {
         Self { permit: Some(permit), ..Self::new(pipeline) }
     }
 
+    /// Begins attempts at another task, which have the permit until [`Self::take_back`].
+    pub(super) fn hand_over(&mut self) -> Self {
+        Self { permit: self.permit.take(), ..Self::new(self.pipeline) }
+    }
+
+    /// Takes the permit back.
+    pub(super) fn take_back(&mut self, other: Self) {
+        self.permit = other.permit;
+    }
+
     /// Waits, then begins the next attempt. Fails if no attempt follows.
     pub(super) async fn next(&mut self) -> Result<(), GaveUp> {
         if self.is_last {

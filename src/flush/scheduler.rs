@@ -58,9 +58,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
 ///
 /// At most `flush.max_in_flight` tasks have one, at most half of them for a write that is sent again.
 ///
-/// A task that waits before it sends its write again gives the permit back. So a cluster that has lost a
-/// shard still takes the buckets of the other shards. If the store is silent, the task keeps the permit, so
-/// that further buckets stay open and grow.
+/// A task that waits before it sends its write or its rollups again gives the permit back. So a cluster that
+/// has lost a shard still takes the buckets of the other shards. If the store is silent, the task keeps the
+/// permit, so that further buckets stay open and grow.
 pub(super) struct Permit {
     permits: Permits,
     held: Option<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,

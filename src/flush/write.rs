@@ -16,9 +16,11 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, writes: Vec<Arc<BucketWrite>
         let (of_closed, others): (Vec<_>, Vec<_>) = done.into_iter().partition(|of| pipeline.is_closed(of.write.hour));
         complete(pipeline, &dead_letter(pipeline, others).await);
         let hours = of_closed.iter().map(|of| (Arc::clone(&of.write.device), of.write.hour)).collect();
-        if pipeline.writer.roll_up(hours, &mut Attempts::new(pipeline)).await.is_ok() {
+        let mut of_rollups = attempts.hand_over();
+        if pipeline.writer.roll_up(hours, &mut of_rollups).await.is_ok() {
             complete(pipeline, &dead_letter(pipeline, of_closed).await);
         }
+        attempts.take_back(of_rollups);
     }
 }
 

@@ -61,6 +61,21 @@ async fn late_readings_stay_pending_until_their_hour_is_rolled_up_again() {
 }
 
 #[tokio::test]
+async fn writes_whose_hours_cannot_be_rolled_up_keep_no_other_write_waiting() {
+    let kept = Arc::new(Kept::default());
+    kept.away.store(true, Ordering::Relaxed);
+    let life = begin(&folder(), &kept);
+    life.append(0..10).await; // a bucket each, more than two writes may have
+    until("the store has all", || life.count("tidegauge_readings_stored_total") == 30).await;
+    assert_eq!((kept.hours().len(), life.pipeline.status().pending_readings), (0, 30));
+
+    kept.away.store(false, Ordering::Relaxed);
+    life.settled().await;
+    assert_eq!(kept.hours(), life.store.fold().await);
+    assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
 async fn a_crash_between_a_write_and_its_rolling_up_is_mended_by_the_next_start() {
     let (folder, kept) = (folder(), Arc::new(Kept::default()));
     kept.away.store(true, Ordering::Relaxed);
