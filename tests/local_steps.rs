@@ -14,15 +14,15 @@ const DAY_MS: i64 = 86_400_000;
 /// How far the readings are shifted so that the clocks of Lord Howe, Berlin and New York change meanwhile.
 const DEVICES: [(&str, i64); 2] = [("autumn", -65 * DAY_MS), ("spring", 90 * DAY_MS)];
 
-/// The readings of each of these devices: 45 days.
-const READINGS: usize = 13_000;
+/// The readings of each of these devices, ten minutes apart: 45 days.
+const READINGS: usize = 6_500;
 
 /// The readings of a device with a year, in which each clock changes twice.
 const READINGS_OF_A_YEAR: usize = 1_400;
 const APART_MS: i64 = 374 * 60_000 + 1_234;
 
 /// The readings that are stored in a row, and then those that stay pending: three days and a half.
-const IN_A_ROW: usize = 1_009;
+const IN_A_ROW: usize = 505;
 
 const PER_REQUEST: usize = 6_000;
 
@@ -46,14 +46,14 @@ async fn rollups_by_the_local_clock_equal_independent_ones_on_every_store() {
         tokio::task::spawn_blocking(move || python.output().expect("python3 is there")).await.expect("no panic");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let points: usize = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
-    assert!(points > 75_000, "{points} points were compared");
+    assert!(points > 70_000, "{points} points were compared");
 }
 
-/// A real series, and a counter that begins again from time to time.
+/// Each second reading of a real series, and a counter that begins again from time to time.
 fn readings(shift_ms: i64) -> Vec<(i64, Value)> {
     let series = Series::load().last_values();
     let counted = |at: usize| ((at * 7_919) % 13 + at % 997 * 8) as f64 / 4.0;
-    let values = series.values().take(READINGS).enumerate();
+    let values = series.values().step_by(2).take(READINGS).enumerate();
     values.map(|(at, (ts_ms, temp))| (ts_ms + shift_ms, json!({ "temp": temp, "total": counted(at) }))).collect()
 }
 
@@ -81,6 +81,6 @@ async fn half_pending(setup: Setup, devices: &[(&str, Vec<(i64, Value)>)]) -> Se
         }
     }
     let pending = server.metrics().await.count("tidegauge_readings_pending");
-    assert!(pending > 12_000, "{pending} are pending");
+    assert!(pending > 6_000, "{pending} are pending");
     server
 }

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use super::{TARGETS, Target};
 
 /// The number of mutations for each target.
-const MUTATIONS: u64 = 5_000;
+const MUTATIONS: u64 = 1_000;
 
 /// The length limit of an input.
 const MAX_BYTES: usize = 64 << 10;

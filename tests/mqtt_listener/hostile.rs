@@ -155,13 +155,14 @@ async fn messages_behind_connect_wait_for_its_answer() {
     assert_eq!(readings(&server, "a").await.len(), 50);
 }
 
-/// Opens as many connections as this machine allows, up to ten thousand.
+/// Opens as many connections as this machine allows, up to two thousand.
 #[tokio::test]
-async fn ten_thousand_idle_connections_take_little_memory() {
+async fn idle_connections_take_little_memory() {
     let limits = std::fs::read_to_string("/proc/self/limits").expect("limits");
     let open_files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
     let soft: usize = open_files.split_whitespace().nth(3).expect("a number").parse().unwrap_or(usize::MAX);
-    let count = 10_000.min(soft.saturating_sub(1_000));
+    let count = 2_000.min(soft.saturating_sub(300) / 4); // other tests of this process need files too
+    assert!(count >= 100, "{soft} open files are too few to measure connections: use ulimit -n 1024");
     let setup = Setup::sqlite().set("http.max_connections", 100);
     let server = Server::start(setup.mqtt_listener(&format!("max_connections = 20000\n{TOPICS}"))).await;
     let (mut idle, mut before): (Vec<Device>, usize) = (Vec::new(), 0);
@@ -194,8 +195,8 @@ async fn ten_thousand_idle_connections_take_little_memory() {
 
 /// TLS keeps the keys, the state and a small buffer of each connection.
 #[tokio::test]
-async fn a_thousand_idle_connections_with_tls_take_little_memory() {
-    const COUNT: usize = 1_000;
+async fn idle_connections_with_tls_take_little_memory() {
+    const COUNT: usize = 400;
     let folder = Folder::new();
     for version in BOTH {
         let setup = folder.setup("").mqtt_listener(&format!("max_connections = 20000\n{TOPICS}"));
