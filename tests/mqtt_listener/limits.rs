@@ -186,9 +186,10 @@ async fn a_token_connects_as_often_as_it_may_send_requests() {
         .set("limits.burst", "1s")
         .token("eager", "scopes = ['ingest']");
     let server = Server::start(setup).await;
-    let codes: Vec<u8> =
-        (0..3).map(|n| Device::connect(&server, true, &format!("d{n}"), &secret_of("eager")).1[3]).collect();
-    assert!(codes[0] == 0 && codes.contains(&0x97), "{codes:?}");
+    let code = |n: u32| Device::connect(&server, true, &format!("d{n}"), &secret_of("eager")).1[3];
+    assert_eq!(code(0), 0);
+    // On a slow machine, a second may pass between two of them.
+    assert!((1..100).map(code).any(|code| code == 0x97));
     let limited = [("limit", "limits.token_requests_per_second")];
     assert!(server.metrics().await.count_where("tidegauge_limited_total", &limited) >= 1);
 }
@@ -196,7 +197,7 @@ async fn a_token_connects_as_often_as_it_may_send_requests() {
 /// The memory of the bodies of HTTP and of the messages is one, and so is the share of a token.
 #[tokio::test]
 async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
-    let topics = format!("max_packet_bytes = '64KiB'\npacket_timeout = '3s'\n{TOPICS}");
+    let topics = format!("max_packet_bytes = '64KiB'\npacket_timeout = '1h'\n{TOPICS}");
     for (setup, password, key) in [
         (Setup::sqlite(), None, "http.max_bytes_in_flight"),
         (setup(), Some(secret_of(TOKEN)), "limits.token_bytes_in_flight"),
@@ -229,8 +230,8 @@ async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
         .await;
         let limited = server.metrics().await.count_where("tidegauge_limited_total", &[("limit", key)]);
         assert!(limited > 0, "another limit is named");
-        assert_eq!(second.acknowledgement(), (2, 0), "the first one is too slow, and ends");
-        disconnected(&mut first, 0x82);
+        drop(first);
+        assert_eq!(second.acknowledgement(), (2, 0), "the first one has ended");
         in_flight(0..1).await;
     }
 }
