@@ -85,9 +85,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     let mut attempts = Attempts::new(&pipeline);
     let mut failing = OncePerChange::default();
     loop {
-        let closing = Arc::clone(&pipeline);
-        // The blocking task fails only when the runtime ends, which ends the roller too.
-        let _ = tokio::task::spawn_blocking(move || closing.close_past_hours()).await;
+        close_past_hours(&pipeline).await;
         match roller.catch_up().await {
             Ok(is_ready) => {
                 if failing.ends() {
@@ -112,8 +110,14 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     }
 }
 
+async fn close_past_hours(pipeline: &Arc<Pipeline>) {
+    let pipeline = Arc::clone(pipeline);
+    // The blocking task fails only when the runtime ends, which ends the roller too.
+    let _ = tokio::task::spawn_blocking(move || pipeline.close_past_hours()).await;
+}
+
 pub(super) struct Roller<'a> {
-    pipeline: &'a Pipeline,
+    pipeline: &'a Arc<Pipeline>,
     rollups: &'a dyn Rollups,
     progress: Option<RollupProgress>,
     is_saved: bool,
@@ -131,7 +135,7 @@ pub(super) struct Roller<'a> {
 }
 
 impl<'a> Roller<'a> {
-    pub(super) fn new(pipeline: &'a Pipeline, rollups: &'a dyn Rollups, progress: Option<RollupProgress>) -> Self {
+    pub(super) fn new(pipeline: &'a Arc<Pipeline>, rollups: &'a dyn Rollups, progress: Option<RollupProgress>) -> Self {
         let now = Instant::now();
         Self {
             pipeline,
@@ -254,6 +258,7 @@ impl<'a> Roller<'a> {
             self.pipeline.metrics.rollups_written_total.increment(written);
             self.pipeline.metrics.rollups_refused_total.increment(refused);
             rollups += written;
+            close_past_hours(self.pipeline).await; // a long history takes hours, and others do not wait
             let Some(last) = last else { break };
             self.note_partial(Partial { until: hours.end, after: Arc::clone(&last) });
             self.note_lag(end);

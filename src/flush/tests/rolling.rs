@@ -195,6 +195,24 @@ async fn the_lag_is_the_time_since_the_end_of_the_first_day_that_is_not_rolled_u
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
 }
 
+/// An instance that is new to the database takes long for its history. Others roll up the days that end
+/// meanwhile.
+#[tokio::test]
+async fn a_day_that_ends_is_closed_while_earlier_days_are_rolled_up() {
+    let an_hour_after = |day: Day| day.start_ms() + HOUR.as_millis() as i64;
+    let clock = Clock::fixed(an_hour_after(Day(3)));
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
+    fill(&folder, 0..60).await;
+    kept.stops_after.store(1, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    until("the second step has begun", || kept.tries.load(Ordering::Relaxed) == 2).await;
+    clock.set(an_hour_after(Day(4)));
+    assert!(life.pipeline.is_closed(Hour(71)) && !life.pipeline.is_closed(Hour(72)));
+    kept.stops_after.store(2, Ordering::Relaxed);
+    until("the day is closed", || life.pipeline.is_closed(Hour(95))).await;
+    assert!(!life.pipeline.is_closed(Hour(96)));
+}
+
 #[tokio::test]
 async fn each_hour_is_rolled_up_by_itself_if_readings_expire_soon() {
     let clock = Clock::fixed(Hour(7).start_ms() + 60_000);
