@@ -236,9 +236,11 @@ async fn while_readings_wait_for_pending_a_server_answers_no_latest_values() {
         send(batch).await;
     }
     server.logged("pending is full (pending.max_bytes)").await;
+    server.accepts(&json!({ "deviceId": "new", "value": 1 })).await;
     let dry_run = server.request(Method::DELETE, "/v1/devices/d?dry_run=true");
     for refused in [
         server.get("/metrics/latest").await,
+        server.get("/v1/devices/new").await,
         server.get("/v1/devices/d/metadata").await,
         server.get("/v1/metadata").await,
         server.send(dry_run).await,
@@ -249,6 +251,7 @@ async fn while_readings_wait_for_pending_a_server_answers_no_latest_values() {
 
     file.execute_batch("ROLLBACK").expect("it has begun");
     server.settled().await;
+    assert_eq!(server.get("/v1/devices/new").await.status, 200);
     let page = server.get("/metrics/latest").await;
     assert_eq!(page.status, 200, "{}", page.text());
     assert!(page.text().contains("tidegauge_latest_value{device=\"d\",metric=\"value\"} 3.0\n"), "{}", page.text());

@@ -176,11 +176,10 @@ pub(in crate::http) async fn device(
     let request = DevicesRequest::of_each(Some(vec![device.as_str().into()]), app.clock.now_ms());
     let request = DevicesRequest { limit: 1, skips_any: false, ..request };
     let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
-    let unknown = || match partial {
-        Some(missing) => Problem::from(QueryError::incomplete(missing)),
-        None => Problem::unknown_device(&device),
+    let Some(found) = body.devices.into_iter().next() else {
+        Answer { body: (), lagging, partial }.complete()?; // the device may be what the answer lacks
+        return Err(Problem::unknown_device(&device));
     };
-    let found = body.devices.into_iter().next().ok_or_else(unknown)?;
     Ok(answer(Answer { body: found, lagging, partial }, Device::from))
 }
 
