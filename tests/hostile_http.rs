@@ -1,12 +1,11 @@
 //! Broken, slow, greedy and vanished clients: each gets a clear error or a closed connection, memory stays
 //! bounded, and the server keeps serving others.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::{Server, Setup, wait_until};
 
 /// The most resident memory that the server may have had, in MiB, with the limits of [`setup`]: bodies in
@@ -44,7 +43,7 @@ async fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = connect(server).await;
     let _ = stream.write_all(bytes).await; // the server may close it first
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(deadline(60), stream.read_to_end(&mut answer)).await;
     assert!(read.is_ok(), "neither answered nor closed: {}", String::from_utf8_lossy(&answer));
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -87,7 +86,7 @@ async fn slow_heads_and_slow_bodies_are_cut_off() {
     let rejected = |reason| metrics.count_where("tidegauge_readings_rejected_total", &[("reason", reason)]);
     assert_eq!((rejected("body_timeout"), rejected("invalid_body")), (1, 0));
     let mut rest = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(60), head.read_to_end(&mut rest)).await;
+    let closed = tokio::time::timeout(deadline(60), head.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "a head that never ends keeps its connection");
     assert_alive(&server).await;
 }
@@ -248,7 +247,7 @@ async fn a_client_that_reads_no_answers_is_disconnected() {
         }
         unreachable!("the loop ends with the connection")
     };
-    let sent = tokio::time::timeout(Duration::from_secs(60), flood).await.expect("the connection is cut off");
+    let sent = tokio::time::timeout(deadline(60), flood).await.expect("the connection is cut off");
     assert!(sent < 64 << 20, "{sent} bytes of requests were read and not one answer taken");
     assert_alive(&server).await;
 }

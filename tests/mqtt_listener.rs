@@ -11,6 +11,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::{Database, Metrics, Mongod, Server, Setup, secret_of, wait_until};
 use crate::tls::authority::Authority;
 
@@ -39,7 +40,7 @@ struct Device {
 impl Device {
     fn open(address: SocketAddr, is_v5: bool) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        stream.set_read_timeout(Some(deadline(60))).expect("a socket");
         stream.set_nodelay(true).expect("a socket");
         Self { stream, is_v5 }
     }

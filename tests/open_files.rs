@@ -4,6 +4,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::{Connection, Server, Setup, wait_until};
 
 /// More than any server with this few files may hold.
@@ -47,7 +48,7 @@ async fn idle_connections_do_not_stop_the_log() {
     }
     let mut refusal = String::new();
     let last = idle.last_mut().expect("some");
-    let told = tokio::time::timeout(std::time::Duration::from_secs(60), last.read_to_string(&mut refusal)).await;
+    let told = tokio::time::timeout(deadline(60), last.read_to_string(&mut refusal)).await;
     assert!(told.is_ok(), "the last one is refused");
     assert!(refusal.is_empty() || refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
 

@@ -11,9 +11,11 @@ use tokio::sync::watch;
 use super::history::{Attempt, History};
 use super::workload::{Batch, Sent, Workload, body};
 use crate::harness::client;
+use crate::harness::mongod::deadline::deadline;
 
-/// The time limit of an answer: whichever part fails, the server accepts the readings or refuses them.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+/// How many seconds an answer may take: whichever part fails, the server accepts the readings or refuses
+/// them.
+const ANSWER_SECONDS: u32 = 60;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The pause of a client after a batch, except in a soak. Without it, clients that send until a primary is
 /// elected take the CPU of other tests, and the audit reads all that they have sent.
@@ -61,7 +63,7 @@ impl Client {
         order: watch::Receiver<Order>,
         pause: Duration,
     ) -> Self {
-        let http = client(None).timeout(ANSWER_DEADLINE).build().expect("a client");
+        let http = client(None).timeout(deadline(ANSWER_SECONDS)).build().expect("a client");
         let history = Arc::clone(history);
         Self { workload, servers, history, order, pause, http, rng: StdRng::seed_from_u64(!seed) }
     }
@@ -108,7 +110,7 @@ impl Client {
         let request = self.http.post(format!("{url}/v1/readings")).header("content-type", "application/json");
         let response = match request.body(body(batch).to_string()).send().await {
             Ok(response) => response,
-            Err(error) if error.is_timeout() => panic!("no answer within {ANSWER_DEADLINE:?}: {error}"),
+            Err(error) if error.is_timeout() => panic!("no answer within {:?}: {error}", deadline(ANSWER_SECONDS)),
             Err(_) => return Answer::None,
         };
         let status = response.status().as_u16();

@@ -6,6 +6,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::{first_code, ingest, limited, readings, refused, setup, wait_for_retry_after};
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::{Server, Setup, now_ms, wait_until};
 
 #[tokio::test]
@@ -15,7 +16,7 @@ async fn connections() {
     let connect = async || TcpStream::connect(&address).await.expect("it listens");
     let held = [connect().await, connect().await, connect().await];
     let (mut fourth, mut refusal) = (connect().await, String::new());
-    let told = tokio::time::timeout(std::time::Duration::from_secs(60), fourth.read_to_string(&mut refusal));
+    let told = tokio::time::timeout(deadline(60), fourth.read_to_string(&mut refusal));
     told.await.expect("the fourth is refused").expect("an answer");
     assert!(refusal.starts_with("HTTP/1.1 503 ") && refusal.contains("\r\nretry-after: 1\r\n"), "{refusal}");
     let (_, body) = refusal.split_once("\r\n\r\n").expect("a body");

@@ -1,15 +1,12 @@
 //! TLS versions, and clients without valid TLS.
 
-use std::time::Duration;
-
 use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{BOTH, Connection, Folder, HEALTH, connect, failed, health};
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::{Server, wait_until};
-
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn tcp(server: &Server) -> TcpStream {
     TcpStream::connect(server.http_addr()).await.expect("the server listens")
@@ -18,7 +15,7 @@ async fn tcp(server: &Server) -> TcpStream {
 /// All bytes until the server closes the connection.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let ended = tokio::time::timeout(READ_TIMEOUT, stream.read_to_end(&mut bytes)).await;
+    let ended = tokio::time::timeout(deadline(60), stream.read_to_end(&mut bytes)).await;
     assert!(ended.is_ok(), "neither answered nor closed: {bytes:?}");
     bytes
 }

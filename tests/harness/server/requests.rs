@@ -15,6 +15,9 @@ use super::{Answer, Server};
 /// The server reads them one after the other while flushes continue.
 const BALANCE_SECONDS: u32 = 60;
 
+/// How many seconds an answer may take.
+const ANSWER_SECONDS: u32 = 60;
+
 /// The time between two looks at counters that change all the time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -122,7 +125,7 @@ pub(super) fn client_for(setup: &Setup) -> reqwest::Client {
     let folder = setup.tls_folder();
     let authority = folder.map(|folder| std::fs::read(folder.join("ca.pem")).expect("the authority of the server"));
     let shown = folder.and_then(|folder| std::fs::read(folder.join("operator.pem")).ok());
-    let client = client(authority.as_deref()).timeout(Duration::from_secs(60));
+    let client = client(authority.as_deref()).timeout(deadline(ANSWER_SECONDS));
     let identity = |pem: Vec<u8>| reqwest::Identity::from_pem(&pem).expect("a certificate and its key");
     let client = shown.map(identity).into_iter().fold(client, reqwest::ClientBuilder::identity);
     client.build().expect("a client")
