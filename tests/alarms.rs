@@ -59,6 +59,26 @@ async fn values_beyond_the_limits_of_their_device_say_so_in_every_store() {
     }
 }
 
+/// A store keeps the metadata of a device longer than its readings.
+#[tokio::test]
+async fn the_first_value_after_a_long_silence_is_compared_with_the_limits_of_its_device() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    let metadata = json!({ "limits": { "level": { "min": 20 } } });
+    let days_ago = now_ms() - 40 * 86_400_000;
+    server
+        .accepts(&json!({ "deviceId": "TANK-1", "ts": days_ago, "metadata": metadata, "values": { "level": 30 } }))
+        .await;
+    server.settled().await;
+    assert!(server.terminate().await.success());
+    server.start_again_with(Setup::sqlite().all_pending().set("retention.readings", "30d")).await;
+    wait_until("the reading has expired", async || (server.readings("TANK-1").await == json!([])).then_some(())).await;
+    assert_eq!(server.get("/v1/devices/TANK-1/latest").await.status, 404);
+    server.accepts(&json!({ "deviceId": "TANK-1", "values": { "level": 10 } })).await;
+    let one = server.get_json("/v1/devices/TANK-1/latest").await;
+    assert_eq!(one["metrics"]["level"]["beyond"], "min", "{one}");
+    assert_eq!(server.get_json("/v1/latest").await["devices"][0]["metrics"], one["metrics"]);
+}
+
 /// All devices of a list, from its pages, and the number of the pages.
 async fn listed(server: &Server, token: &str, query: &str) -> (Vec<String>, usize) {
     let (mut found, mut pages, mut cursor) = (Vec::new(), 0, String::new());

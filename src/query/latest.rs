@@ -47,7 +47,8 @@ impl Queries {
         let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
         let pending = self.latest_pending(vec![device.into()]).await?.remove(0);
-        let (stored, partial) = match self.ask(deadline, latest_stored(&*self.store, device, series)).await {
+        let stored = latest_stored(&*self.store, device, series, !pending.values.is_empty());
+        let (stored, partial) = match self.ask(deadline, stored).await {
             Ok(stored) => stored,
             Err(_) if !pending.values.is_empty() => (None, Some(Missing::Stored)),
             Err(error) => return Err(error),
@@ -92,20 +93,30 @@ impl Queries {
 }
 
 /// Returns the last stored values of the wanted series of a device. Other series of its newest hour may be
-/// among them. `None`: the device has no stored readings. The second value says whether the device index may
-/// lack series.
+/// among them. `None`: the device has no readings, neither stored nor pending ones. The second value says
+/// whether the device index may lack series.
+///
+/// If the device has only pending ones (`is_pending`), the result has its metadata, and no values.
 async fn latest_stored(
     store: &dyn Store,
     device: &str,
     series: &SeriesFilter,
+    is_pending: bool,
 ) -> Result<(Option<Latest>, Option<Missing>), StoreError> {
-    let Some(newest) = store.last_hour(device).await? else { return Ok((None, None)) };
     let mut latest = Latest::default();
-    latest.add_hour(newest, &store.latest(device, newest).await?);
+    let newest = store.last_hour(device).await?;
+    match newest {
+        Some(newest) => latest.add_hour(newest, &store.latest(device, newest).await?),
+        None if is_pending => {}
+        None => return Ok((None, None)),
+    }
     let mut known = store.entries_of(&[device.into()]).await?;
     let missing = known.is_incomplete.then_some(Missing::Devices);
     let Some(known) = known.devices.pop() else { return Ok((Some(latest), missing)) };
     latest.metadata = known.metadata;
+    if newest.is_none() {
+        return Ok((Some(latest), missing)); // its stored readings have expired
+    }
     let mut silent: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
     for of_device in known.series {
         if series.matches(&of_device.metric) && !latest.values.contains_key(&of_device.metric) {
