@@ -59,7 +59,7 @@ pub(super) enum Stage {
     Executed { readings: u64 },
     /// The deletion is executed, and the watcher has seen its note in the store.
     ///
-    /// Once the deletion is closed, the fields have the outcome of all instances.
+    /// Once this instance has tried to close the deletion, the fields have the outcome of all instances.
     Announced { readings: u64, absent: Vec<Arc<str>> },
 }
 
@@ -199,8 +199,9 @@ impl Deletions {
         self.lock().entries.get(&id).map(|entry| entry.waits_for.clone()).unwrap_or_default()
     }
 
-    /// Notes that this instance has closed a deletion, with the outcome of all instances.
-    pub(super) fn note_closed(&self, id: u64, readings: u64, absent: Vec<Arc<str>>) {
+    /// Notes that this instance is about to close a deletion, with the outcome of all instances. If the store
+    /// does not close it, the next attempt replaces the outcome.
+    pub(super) fn note_closing(&self, id: u64, readings: u64, absent: Vec<Arc<str>>) {
         self.change(id, |entry| entry.stage = Stage::Announced { readings, absent });
     }
 
@@ -290,7 +291,7 @@ mod tests {
                 Self::ExecutedAmongOthers => deletions.note_executed(begun, Ok(3), true),
                 Self::FailedAmongOthers => deletions.note_executed(begun, Err("no".to_owned()), true),
                 Self::Seen => assert_eq!(deletions.note_announced(ID), stage(deletions)),
-                Self::Closed => deletions.note_closed(ID, 5, vec!["b".into()]),
+                Self::Closed => deletions.note_closing(ID, 5, vec!["b".into()]),
                 Self::SettledWhileOpen => settle(&[ID]),
                 Self::Settled => settle(&[]),
                 Self::NotTaken => deletions.forget(ID),

@@ -277,16 +277,17 @@ impl Watcher<'_> {
         if announced.is_closed || !running.is_empty() || !is_own && instances.iter().any(other_closes) {
             return Ok(false);
         }
+        let absent = names(&absent);
+        let readings = announced.executed.iter().map(|(_, readings)| readings).sum();
+        // Before the store is asked: if its answer is lost, the next look may find the deletion no more.
+        self.pipeline.deletions.note_closing(id, readings, absent.clone());
         if !self.instances.close(announced).await? {
             return Ok(false); // another instance has joined it meanwhile
         }
-        let absent = names(&absent);
         if !absent.is_empty() {
             let absent = absent.join(", ");
             tracing::warn!(id, absent, "instances that do not run will delete what they have when they start again");
         }
-        let readings = announced.executed.iter().map(|(_, readings)| readings).sum();
-        self.pipeline.deletions.note_closed(id, readings, absent);
         Ok(true)
     }
 

@@ -1,6 +1,8 @@
 //! An instance among others, by the notes that they have in the store.
 
 use super::*;
+use crate::log::BegunDeletion;
+use crate::model::Deletion;
 
 /// A stage whose store has the notes of instances.
 fn sharing(notes: &Arc<KeptNotes>) -> Stage {
@@ -20,6 +22,26 @@ async fn an_instance_that_began_with_nothing_passes_earlier_deletions_although_a
     notes.loses_answers.store(false, Ordering::Relaxed);
     pass(ms(1_000)).await;
     assert_eq!((notes.executed(), stage.pipeline.deletions.waiting()), (vec![1], 1), "it executes the later one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_hears_of_absent_instances_although_the_answer_to_closing_its_deletion_was_lost() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    let own = std::fs::read_to_string(stage.folder.path().join("instance")).unwrap();
+    let deletion = Arc::new(Deletion::of_device("a".into()));
+    let begun = BegunDeletion { id: 7, by: "test".into(), deletion, from: None };
+    let mut answer = stage.pipeline.deletions.add(&begun, deletions::Stage::Logged);
+    stage.pipeline.deletions.note_executed(&begun, Ok(3), true);
+    notes.add_executed(&begun, own.trim_end(), 3);
+    notes.add_stopped("other", ms(2_000));
+    notes.loses_closing.store(true, Ordering::Relaxed);
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(1_000)).await;
+    assert!(answer.try_recv().is_err(), "the other instance may still run");
+    pass(ms(5_000)).await;
+    let expected = DeletionOutcome::Executed { readings: 3, absent: vec!["other".into()] };
+    assert_eq!(answer.try_recv().ok(), Some(expected));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,11 +4,13 @@ use super::*;
 use crate::log::BegunDeletion;
 use crate::store::{Announced, Instance, Joined, Notes};
 
-/// Notes of instances, and of deletions that are closed.
+/// Notes of instances, and of deletions that a test adds.
 #[derive(Default)]
 pub(in crate::flush) struct KeptNotes {
     /// Whether calls take effect and their answers are lost.
     pub(in crate::flush) loses_answers: AtomicBool,
+    /// Whether only the answers to [`Instances::close`] are lost.
+    pub(in crate::flush) loses_closing: AtomicBool,
     /// How long the answer to a beat takes.
     pub(in crate::flush) beat_takes: Mutex<Duration>,
     instances: Mutex<Vec<Instance>>,
@@ -21,15 +23,21 @@ impl KeptNotes {
     pub(in crate::flush) fn add_closed(&self, id: u64, device: &str) {
         let deletion = Arc::new(Deletion::of_device(device.into()));
         let begun = BegunDeletion { id, by: "test".into(), deletion, from: None };
-        let announced = Announced {
-            id: format!("{id:016x}"),
-            from: "other".to_owned(),
-            record: serde_json::to_string(&begun).unwrap(),
-            joined: Vec::new(),
-            executed: Vec::new(),
-            is_closed: true,
-        };
+        self.add(Announced { is_closed: true, ..announced(&begun, "other") });
+    }
+
+    /// Adds a deletion that an instance has just announced and executed, and that is not closed.
+    pub(in crate::flush) fn add_executed(&self, begun: &BegunDeletion, by: &str, readings: u64) {
+        self.add(Announced { executed: vec![(by.to_owned(), readings)], ..announced(begun, by) });
+    }
+
+    fn add(&self, announced: Announced) {
         self.deletions.lock().unwrap().push((Instant::now(), announced));
+    }
+
+    /// Adds an instance that beats no more.
+    pub(in crate::flush) fn add_stopped(&self, instance: &str, lease: Duration) {
+        self.instances.lock().unwrap().push(Instance { id: instance.into(), beats: 1, lease });
     }
 
     /// How long each instance counts as running after its last beat, by the notes.
@@ -54,6 +62,18 @@ impl KeptNotes {
 
     fn answer<T>(&self, answer: T) -> Result<T, StoreError> {
         if self.loses_answers.load(Ordering::Relaxed) { Err(away()) } else { Ok(answer) }
+    }
+}
+
+/// The note of a deletion that no instance has executed.
+fn announced(begun: &BegunDeletion, from: &str) -> Announced {
+    Announced {
+        id: format!("{:016x}", begun.id),
+        from: from.to_owned(),
+        record: serde_json::to_string(begun).unwrap(),
+        joined: Vec::new(),
+        executed: Vec::new(),
+        is_closed: false,
     }
 }
 
@@ -82,7 +102,8 @@ impl Instances for KeptNotes {
     async fn look(&self, instance: &str) -> Result<Notes, StoreError> {
         let instances = self.instances.lock().unwrap().clone();
         let deletions = self.deletions.lock().unwrap();
-        let left = deletions.iter().map(|(_, announced)| announced).filter(|of| !of.is_executed_by(instance));
+        let is_left = |of: &&Announced| !of.is_closed || !of.is_executed_by(instance);
+        let left = deletions.iter().map(|(_, announced)| announced).filter(is_left);
         self.answer(Notes { instances, deletions: left.cloned().collect() })
     }
 
@@ -99,8 +120,14 @@ impl Instances for KeptNotes {
         self.answer(())
     }
 
-    async fn close(&self, _announced: &Announced) -> Result<bool, StoreError> {
-        self.answer(false)
+    async fn close(&self, announced: &Announced) -> Result<bool, StoreError> {
+        let mut deletions = self.deletions.lock().unwrap();
+        let open = deletions.iter_mut().find(|(_, of)| of.id == announced.id && !of.is_closed);
+        let closes = open.is_some();
+        if let Some((_, of)) = open {
+            of.is_closed = true;
+        }
+        if self.loses_closing.load(Ordering::Relaxed) { Err(away()) } else { self.answer(closes) }
     }
 
     async fn pass_closed(&self, instance: &str, age: Duration) -> Result<(), StoreError> {
