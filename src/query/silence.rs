@@ -34,8 +34,8 @@ impl Queries {
     /// Counts the silent devices again and again, and sets `gauge` after each pass.
     ///
     /// A device is silent if it has no reading for `silent_after`. A silent device that is not stored yet
-    /// counts only while few silent devices are pending. While the store is away, the gauge keeps its value,
-    /// or has none.
+    /// counts only while few silent devices are pending. While the store is away, or acknowledged readings
+    /// are not in pending, the gauge keeps its value, or has none.
     ///
     /// The wait between two passes is a quarter of `silent_after`, at least one minute and at most 15. The
     /// first waits are shorter, if the passes take little time.
@@ -43,18 +43,26 @@ impl Queries {
         let usual = (silent_after / 4).clamp(Duration::from_secs(60), LONGEST_WAIT);
         let mut wait = FIRST_WAIT;
         loop {
-            self.catch_up().await; // before the pass: it may take seconds, and costs nothing
-            let begun = Instant::now();
-            match self.count_silent(silent_after, clock.now_ms()).await {
-                Ok(silent) => {
+            match self.pass(silent_after, clock).await {
+                Ok((silent, took)) => {
                     gauge.set(silent as f64);
-                    wait = wait.max(begun.elapsed().saturating_mul(WAIT_PER_PASS).min(LONGEST_WAIT));
+                    wait = wait.max(took.saturating_mul(WAIT_PER_PASS).min(LONGEST_WAIT));
                 }
                 Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(usual);
         }
+    }
+
+    /// Makes one pass. Returns the number of silent devices, and how long it took to count them.
+    async fn pass(&self, silent_after: Duration, clock: &Clock) -> Result<(u64, Duration), QueryError> {
+        if self.catch_up().await.is_some() {
+            return Err(QueryError::Lagging); // the devices of these readings would count
+        }
+        let begun = Instant::now(); // the wait before may take seconds, and costs nothing
+        let silent = self.count_silent(silent_after, clock.now_ms()).await?;
+        Ok((silent, begun.elapsed()))
     }
 
     /// Counts the silent devices once. It looks at pending first, because a reading is pending until the
@@ -88,5 +96,25 @@ impl Queries {
         let stored = self.ask(self.deadline(), self.store.entries_of(&inactive)).await?;
         let new = if stored.is_cut { 0 } else { inactive.len() - stored.devices.len() };
         Ok(silent + new as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::MS_PER_HOUR;
+    use crate::query::tests::{limits, over, store_of};
+
+    #[tokio::test]
+    async fn devices_are_counted_only_once_the_acknowledged_readings_are_in_pending() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_of(folder.path(), &["d"], 1, &["m".into()]).await;
+        let mut queries = over(store, folder.path(), limits());
+        let (hour, clock) = (Duration::from_secs(3_600), Clock::fixed(9 * MS_PER_HOUR));
+        let lagging = queries.pass(hour, &clock).await;
+        assert!(matches!(lagging, Err(QueryError::Lagging)), "nothing reads the log: {lagging:?}");
+        let _running = queries.pipeline.start().unwrap();
+        queries.limits.catch_up = Duration::from_secs(60);
+        assert_eq!(queries.pass(hour, &clock).await.unwrap().0, 1);
     }
 }

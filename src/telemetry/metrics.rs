@@ -135,7 +135,8 @@ table! {
     store_up: Gauge, Count;
     /// Devices that have been silent for longer than the configuration allows, counted each quarter of that
     /// time, at least a minute and at most 15; more often at first. There is no sample until the first count
-    /// is complete, and the count stays while the store is away or its device index lacks devices.
+    /// is complete, and the count stays while the store is away, its device index lacks devices, or pending
+    /// is full.
     devices_silent: LateGauge, Count;
     /// Size of the store on disk, read once a minute: the SQLite file and its write-ahead file, or all
     /// collections and indexes of the MongoDB database. 0 until it is known.
