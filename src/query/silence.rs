@@ -94,7 +94,7 @@ impl Queries {
             return Ok(silent);
         }
         let stored = self.ask(self.deadline(), self.store.entries_of(&inactive)).await?;
-        let new = if stored.is_cut { 0 } else { inactive.len() - stored.devices.len() };
+        let new = inactive.len() - stored.devices.len();
         Ok(silent + new as u64)
     }
 }
