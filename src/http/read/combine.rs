@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::Response;
 use serde_json::Value;
@@ -49,6 +50,8 @@ struct Devices {
     /// How many wanted series each of them may have; `None`: that was not looked up.
     known_series: Option<Vec<usize>>,
     groups: DeviceGroups,
+    /// `Some`: devices and metadata that were acknowledged within this time may be missing.
+    lagging: Option<Duration>,
     /// The part that the answer lacks, if any.
     partial: Option<Missing>,
 }
@@ -91,12 +94,12 @@ impl Combine {
     ) -> Result<Response, Problem> {
         let (keys, queries) = (self.keys(), app.queries.with_one_deadline());
         let found = Devices::find(app, &queries, grant, which, (&question.request, keys)).await?;
-        let Devices { ids, known_series, groups, partial } = found;
+        let Devices { ids, known_series, groups, lagging, partial } = found;
         let devices = ids.len();
         (question.request.devices, question.request.known_series) = (ids, known_series);
         let Question { request, form } = &question;
         let mut rollups = queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
-        rollups.partial = rollups.partial.max(partial);
+        (rollups.lagging, rollups.partial) = (rollups.lagging.max(lagging), rollups.partial.max(partial));
         let to_json = |found| match &self {
             Self::By(_) => rollups_json::combined_groups(&found, &groups.groups, keys, form),
             Self::No | Self::All => rollups_json::combined(&found, devices, form),
@@ -145,7 +148,7 @@ impl Devices {
         let (named, mut request) = match which {
             Which::Named(ids) if keys.is_empty() => {
                 let groups = DeviceGroups::of(ids.iter().map(|_| MetadataValues::new()));
-                return Ok(Self { ids, known_series: None, groups, partial: None });
+                return Ok(Self { ids, known_series: None, groups, lagging: None, partial: None });
             }
             Which::Named(ids) => {
                 let request = DevicesRequest::of_each(Some(ids.clone()), app.clock.now_ms());
@@ -153,15 +156,17 @@ impl Devices {
             }
             Which::Listed(request) => (None, request),
         };
-        let (mut found, mut partial) = (Vec::new(), None);
+        let (mut found, mut lagging, mut partial) = (Vec::new(), None, None);
         for _ in 0..PAGES_MAX {
             let page = queries.device_values(&grant.device_scope, &request, rollups, keys).await?;
-            partial = partial.max(page.partial);
+            (lagging, partial) = (lagging.max(page.lagging), partial.max(page.partial));
             found.extend(page.body.devices);
             if found.len() > request.limit {
                 return Err(too_many(request.limit));
             }
-            let Some(next) = page.body.next else { return Ok(Self::of(named, found, keys.len(), partial)) };
+            let Some(next) = page.body.next else {
+                return Ok(Self { lagging, partial, ..Self::of(named, found, keys.len()) });
+            };
             request.after = Some(next.to_string());
         }
         let why = "the devices are too many to look at the metadata of each; use a longer prefix";
@@ -171,12 +176,7 @@ impl Devices {
     /// Groups devices by the values that were found.
     ///
     /// Devices that the request names keep its order. The values of a device that was not found are null.
-    fn of(
-        named: Option<Vec<Arc<str>>>,
-        found: Vec<(Arc<str>, (usize, MetadataValues))>,
-        keys: usize,
-        partial: Option<Missing>,
-    ) -> Self {
+    fn of(named: Option<Vec<Arc<str>>>, found: Vec<(Arc<str>, (usize, MetadataValues))>, keys: usize) -> Self {
         let (ids, (known_series, values)): (Vec<_>, (Vec<_>, Vec<_>)) = match named {
             None => found.into_iter().unzip(),
             Some(ids) => {
@@ -186,7 +186,8 @@ impl Devices {
                 (ids, values)
             }
         };
-        Self { ids, known_series: Some(known_series), groups: DeviceGroups::of(values), partial }
+        let groups = DeviceGroups::of(values);
+        Self { ids, known_series: Some(known_series), groups, lagging: None, partial: None }
     }
 }
 

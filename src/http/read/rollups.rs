@@ -146,17 +146,17 @@ impl List for RollupsList {
     async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
         let Self { app, grant, question, which } = self;
         let queries = app.queries.with_one_deadline();
-        let (devices, known_series, next, partial) = match which {
-            Which::Named(devices) => (devices.clone(), None, None, None),
+        let (devices, known_series, next, lagging, partial) = match which {
+            Which::Named(devices) => (devices.clone(), None, None, None, None),
             Which::Listed(request) => {
                 let found = queries.device_ids_with_series(&grant.device_scope, request, &question.request).await?;
                 let (devices, known_series) = found.body.devices.into_iter().unzip();
-                (devices, Some(known_series), found.body.next, found.partial)
+                (devices, Some(known_series), found.body.next, found.lagging, found.partial)
             }
         };
         (question.request.devices, question.request.known_series) = (devices, known_series);
         let mut rollups = queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
-        rollups.partial = rollups.partial.max(partial);
+        (rollups.lagging, rollups.partial) = (rollups.lagging.max(lagging), rollups.partial.max(partial));
         let devices = &question.request.devices;
         let is_short = rollups.body.len() < devices.len();
         let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };
