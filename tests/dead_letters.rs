@@ -349,6 +349,23 @@ async fn a_line_that_is_too_long_is_named_and_kept() {
 }
 
 #[tokio::test]
+async fn a_line_that_a_deletion_has_removed_in_place_is_no_dead_letter() {
+    let server = Server::start(Setup::sqlite()).await;
+    let path = server.data_dir().join("dead-letters.ndjson");
+    let rest = r#""refusedAt":"2024-04-20T14:00:00.000Z","reason":"validation","detail":"","deviceId":"a","readings":"#;
+    let readings = json!([{"ts": START_MS, "values": {"value": 1}}]);
+    let blanks = " ".repeat(90);
+    std::fs::write(&path, format!("{blanks}\n{{{rest}{readings}}}\n {rest}{readings}}}\n")).expect("our folder");
+    let (code, listed) = dead_letters(&server, &["list"]).await;
+    assert_eq!(code, Some(0), "{listed}");
+    assert!(listed.contains("1 dead letter with 1 reading") && !listed.contains("cut off"), "{listed}");
+    let (code, told) = retry(&server).await;
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("1 reading accepted, 0 dead letters kept"), "{told}");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
+}
+
+#[tokio::test]
 async fn a_retry_fits_its_requests_to_the_limits_of_the_server() {
     let setup = Setup::sqlite().set("ingest.max_readings_per_request", 7).set("http.max_body_bytes", "4KiB");
     let server = Server::start(setup).await;

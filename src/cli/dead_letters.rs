@@ -123,8 +123,8 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
                 eprintln!("tidegauge: {}", too_long(path, number));
                 continue;
             };
-            if line.is_empty() {
-                continue; // the end of a line that was cut off
+            if is_blank(&line) {
+                continue;
             }
             let Ok(letter) = serde_json::from_slice::<Letter>(&line) else {
                 let line = String::from_utf8_lossy(&line);
@@ -177,7 +177,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
                 eprintln!("tidegauge: {}; it is kept", too_long(&files.taken, number));
                 kept.push(at);
             }
-            Some(text) if text.is_empty() => {} // the end of a line that was cut off
+            Some(text) if is_blank(&text) => {}
             Some(_) => lines.push((number, at)),
         }
     }
@@ -240,6 +240,11 @@ fn start_of_last_request(lines: &[(u64, Range<u64>)], max_lines: usize) -> usize
         !is_full
     };
     lines.len() - lines.iter().rev().take(max_lines).take_while(fits).count()
+}
+
+/// Whether a line is the end of one that was cut off, or a deletion has removed it in place.
+fn is_blank(line: &[u8]) -> bool {
+    matches!(line.first(), None | Some(b' '))
 }
 
 fn too_long(path: &Path, number: u64) -> String {

@@ -275,23 +275,31 @@ fn count_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Resu
 
 /// Removes from one file what a deletion selects, and returns the number of readings.
 ///
-/// Most deletions select nothing. They only read the file, which may be larger than the free disk space.
-fn delete_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
-    let (mut deleted, mut freed) = (0, 0);
+/// Most deletions select nothing. They only read the file, which may be larger than the free disk space. A
+/// deletion of whole lines then removes them in place. One of a part of a line has to wait for space.
+fn delete_of(folder: &dyn Folder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
+    let (mut deleted, mut freed, mut has_parts) = (0, 0, false);
     file::each_line(folder, name, |line| {
         let (left, count) = without(line, deletion);
         deleted += count;
         freed += match left {
             Change::Keep => 0,
             Change::Remove => line.len(),
-            Change::Replace(with) => line.len().saturating_sub(with.len()),
+            Change::Replace(with) => {
+                has_parts = true;
+                line.len().saturating_sub(with.len())
+            }
         };
     })?;
-    if deleted == 0 {
+    if deleted == 0 && freed == 0 {
         folder.sync()?; // an attempt before may have renamed the file and not synced its name
         return Ok(0);
     }
-    file::rewrite(folder, name, &format!("{name}.new"), freed as u64, |line| without(line, deletion).0)?;
+    let change = |line: &[u8]| without(line, deletion).0;
+    match file::rewrite(folder, name, &format!("{name}.new"), freed as u64, change) {
+        Err(error) if error.kind() == ErrorKind::StorageFull && !has_parts => file::blank(folder, name, change)?,
+        rewritten => rewritten?,
+    }
     Ok(deleted)
 }
 
@@ -301,6 +309,8 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::disk::OpenMode;
+    use crate::disk::faulty::Disk;
     use crate::model::{Hour, Metric, Sample};
     use crate::wire::readings_only::ReadingsOnly;
     use crate::wire::{Incoming, json};
@@ -349,6 +359,33 @@ mod tests {
         assert_eq!(letters.delete(&other).await.unwrap(), 0);
         assert_eq!(letters.delete(&Deletion::of_device("S1".into())).await.unwrap(), 2);
         assert_eq!((lines(&path).len(), lines(&taken).len()), (0, 0));
+    }
+
+    #[test]
+    fn without_disk_space_whole_lines_are_removed_in_place_and_a_part_of_one_waits() {
+        let disk = Disk::new(0);
+        let text = || {
+            let file = disk.open("letters", OpenMode::Read).unwrap();
+            let mut bytes = vec![0; file.len().unwrap() as usize];
+            file.fill(&mut bytes, 0).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let line = |device: &str| {
+            let readings = r#"[{"ts":1,"values":{"t":1.0}},{"ts":2,"values":{"t":1.0}}]"#;
+            let head = r#""refusedAt":"2026-04-20T14:00:10.000Z","reason":"validation","detail":"""#;
+            format!("{{{head},\"deviceId\":\"{device}\",\"readings\":{readings}}}\n")
+        };
+        let before = ["a", "b", "a"].map(line).concat();
+        (&disk as &dyn Folder).replace("letters", before.as_bytes()).unwrap();
+        disk.set_free_bytes(9);
+        let part = Deletion { device: "a".into(), range_ms: Some(0..2), series: crate::model::SeriesFilter::ALL };
+        assert_eq!(delete_of(&disk, "letters", &part).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(text(), before);
+        assert_eq!(delete_of(&disk, "letters", &Deletion::of_device("a".into())).unwrap(), 4);
+        assert_eq!(text(), format!("{}\n{}", " ".repeat(line("a").len() - 1), line("b")));
+        disk.heal();
+        assert_eq!(delete_of(&disk, "letters", &Deletion::of_device("c".into())).unwrap(), 0);
+        assert_eq!(text(), line("b"), "what was removed takes no more space");
     }
 
     #[tokio::test]

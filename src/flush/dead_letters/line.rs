@@ -176,6 +176,9 @@ fn by_measurement(LineReading { ts, values, .. }: LineReading) -> impl Iterator<
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
 /// dead letter stays as it is.
 pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
+    if line.starts_with(b" ") {
+        return (Change::Remove, 0); // an earlier deletion has removed it in place
+    }
     // Most lines are of other devices, and are not parsed as a whole.
     let is_of_device = serde_json::from_slice::<DeviceOf<'_>>(line).is_ok_and(|of| *of.device_id == *deletion.device);
     let Some(mut letter) = is_of_device.then(|| serde_json::from_slice::<OwnedLine>(line).ok()).flatten() else {
