@@ -8,7 +8,7 @@ use axum::body::Body as Stream;
 use axum::http::StatusCode as Status;
 use axum::response::IntoResponse;
 use futures_util::stream;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Notify;
 
 use super::*;
@@ -19,6 +19,14 @@ async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
+}
+
+/// A socket that keeps its port and does not listen, so that connections are refused.
+fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 /// `answer` gets the number of the request and its body.
@@ -66,20 +74,18 @@ async fn an_overloaded_server_is_given_the_time_it_asks_for_and_the_same_bytes_a
 
 #[tokio::test]
 async fn a_server_that_is_not_there_yet_is_waited_for() {
-    let (listener, address) = listen().await;
-    drop(listener);
+    let (socket, address) = refusing();
     let refused = Arc::new(Notify::new());
     let told = Arc::clone(&refused);
     let sending = tokio::spawn(async move { send(&client(address), MINUTE, |_| told.notify_one()).await });
     refused.notified().await;
-    serve(TcpListener::bind(address).await.unwrap(), |_, _| r#"{"accepted":3}"#);
+    serve(socket.listen(16).unwrap(), |_, _| r#"{"accepted":3}"#);
     assert_eq!(sending.await.unwrap().unwrap().counts.accepted, 3);
 }
 
 #[tokio::test]
 async fn a_server_that_stays_away_is_given_up_with_an_error() {
-    let (listener, address) = listen().await;
-    drop(listener);
+    let (_socket, address) = refusing();
     let error = send(&client(address), Duration::from_millis(50), |_| ()).await.unwrap_err().to_string();
     assert!(error.contains("Connection refused") && error.ends_with("gave up after trying for 50ms"), "{error}");
 }

@@ -1,13 +1,12 @@
 //! `[forward]`: the other server, and what waits for it.
 
-use std::net::TcpListener;
 use std::path::Path;
 
 use serde_json::json;
 
 use crate::check::{check, small};
 use crate::forward::to;
-use crate::harness::{Server, Setup, secret_of};
+use crate::harness::{Server, Setup, free_port, secret_of};
 
 /// A data folder of a service that was never started.
 fn no_data() -> tempfile::TempDir {
@@ -22,8 +21,8 @@ async fn has(setup: Setup, data: &Path, severity: &str, part: &str, found: &str,
 
 #[tokio::test]
 async fn a_centre_that_is_away_and_readings_that_wait_for_it_are_found() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
-    let setup = to(&format!("http://{free}")).set("log.max_bytes", "4MiB").set("log.segment_bytes", "64KiB");
+    let setup =
+        to(&format!("http://127.0.0.1:{}", free_port())).set("log.max_bytes", "4MiB").set("log.segment_bytes", "64KiB");
     let site = Server::start(setup.clone()).await;
     let reading = |n: i64| json!({ "ts": 1_713_621_600_000_i64 + n, "value": rand::random::<f64>() });
     loop {

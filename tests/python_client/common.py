@@ -1,6 +1,7 @@
 """Shared by the tests of the Python client: the client, the server of the test, and a proxy with faults."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -33,10 +34,14 @@ class Client(tidegauge.Client):
         super().close(timeout)
 
 
+@functools.cache
 def unused_url():
-    """An address of this machine on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+    """An address of this machine on which nothing listens: the socket keeps its port until this process ends."""
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    port = unused.getsockname()[1]
+    unused.detach()
+    return f"http://127.0.0.1:{port}"
 
 
 class Case(unittest.TestCase):

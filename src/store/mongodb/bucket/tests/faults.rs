@@ -317,7 +317,9 @@ async fn a_server_that_refuses_the_compressor_creates_the_collection_without_it(
 
 #[tokio::test]
 async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap(); // it keeps its port, and does not listen
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let free = socket.local_addr().unwrap();
     let options = MongodbOptions {
         uri: format!("mongodb://{free}").parse().unwrap(),
         database: "d".into(),
