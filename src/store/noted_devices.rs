@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
@@ -44,6 +44,9 @@ pub(super) struct NotedDevices {
     shared: Interner<DaySeries>,
     /// Counts how often the table was cleared.
     cleared: AtomicU64,
+    /// The number of the last [`Day`], by the clock, on which there were other instances; `i32::MAX` while
+    /// there are others. Until the end of that day, the index may have newer metadata than the cache.
+    shared_until: AtomicI32,
     clock: Clock,
 }
 
@@ -105,7 +108,8 @@ impl NotedDevices {
         let shard = |_| Mutex::new(Generations::new(MAX_WEIGHT / SHARDS, Noted::weight));
         let shards = (0..SHARDS).map(shard).collect();
         let (hasher, shared) = (RandomState::default(), Interner::default());
-        Self { hasher, shards, shared, cleared: AtomicU64::new(0), clock }
+        let shared_until = AtomicI32::new(i32::MIN);
+        Self { hasher, shards, shared, cleared: AtomicU64::new(0), shared_until, clock }
     }
 }
 
@@ -154,7 +158,7 @@ impl NotedDevices {
             hash: self.hash(&metadata.text),
             hour: metadata.hour,
             day: Day::of(metadata.hour),
-            since: Day::of(Hour::of(self.clock.now_ms())),
+            since: self.today(),
         });
         let id = self.hash(device);
         let mut shard = self.shard(id);
@@ -214,14 +218,28 @@ impl NotedDevices {
         }
     }
 
+    /// Notes whether other instances write to the index.
+    pub(super) fn note_others(&self, are_there: bool) {
+        if are_there {
+            self.shared_until.store(i32::MAX, Ordering::SeqCst);
+        } else {
+            self.shared_until.fetch_min(self.today().0, Ordering::SeqCst);
+        }
+    }
+
+    fn today(&self) -> Day {
+        Day::of(Hour::of(self.clock.now_ms()))
+    }
+
     /// Whether the index has all that a write brings.
     fn has(&self, write: &BucketWrite, first_ts_ms: i64) -> bool {
         let (id, day) = (self.hash(&write.device), Day::of(write.hour));
         let metadata = write.metadata.as_deref().map(|metadata| self.hash(metadata));
+        let shared_until = Day(self.shared_until.load(Ordering::SeqCst));
         let has_all = |noted: &mut Noted| {
             first_ts_ms >= noted.first_ts_ms
                 && noted.has_series(day, write.contents.metrics().iter().map(|metric| self.hash_series(metric)))
-                && metadata.is_none_or(|hash| noted.has_metadata(hash, write.hour))
+                && metadata.is_none_or(|hash| noted.has_metadata(hash, write.hour, shared_until))
         };
         self.shard(id).update(&id, has_all).unwrap_or(false)
     }
@@ -258,14 +276,15 @@ impl Noted {
     }
 
     /// Whether the index needs no write for metadata of an hour: it has other metadata of a later hour, or
-    /// the same for this hour. The same metadata is written once a day, and on the day
-    /// [`NotedMetadata::since`] at each newer hour.
-    fn has_metadata(&mut self, hash: u64, hour: Hour) -> bool {
+    /// the same for this hour. The same metadata is written once a day, and at each newer hour up to the day
+    /// [`NotedMetadata::since`] and the day `shared_until`.
+    fn has_metadata(&mut self, hash: u64, hour: Hour, shared_until: Day) -> bool {
         let Some(noted) = self.rest.as_mut().and_then(|rest| rest.metadata.as_mut()) else { return false };
         if noted.hash != hash {
             return hour < noted.hour;
         }
-        let is_noted = hour <= noted.hour || Day::of(hour) <= noted.day && noted.day > noted.since;
+        let unsure_until = noted.since.max(shared_until);
+        let is_noted = hour <= noted.hour || Day::of(hour) <= noted.day && noted.day > unsure_until;
         if is_noted {
             noted.hour = noted.hour.max(hour);
         }
@@ -402,6 +421,24 @@ mod tests {
         assert!(is_noted(HOUR - 2, "{2}") && is_noted(HOUR, "{2}") && is_noted(HOUR + 1, "{2}"));
         assert!(!is_noted(HOUR + 1, "{2}") && !is_noted(HOUR - 1, "{2}"));
         assert!(is_noted(HOUR + 24, "{2}") && !is_noted(HOUR + 25, "{2}"));
+    }
+
+    #[test]
+    fn while_others_write_and_on_the_day_when_they_leave_the_table_notes_metadata_of_each_newer_hour() {
+        let clock = Clock::fixed(Hour(HOUR - 24).start_ms());
+        let noted = NotedDevices::new(clock.clone());
+        let is_noted = |hour| is_noted(&noted, write("d", hour, &["a"], Some("{1}")));
+        assert!(is_noted(HOUR - 24));
+        clock.set(Hour(HOUR).start_ms());
+        noted.note_others(false);
+        assert!(is_noted(HOUR) && !is_noted(HOUR + 1), "it was never shared");
+        noted.note_others(true);
+        assert!(!is_noted(HOUR + 1) && is_noted(HOUR + 2) && !is_noted(HOUR + 2) && is_noted(HOUR + 3));
+        noted.note_others(false);
+        assert!(is_noted(HOUR + 4), "others may have written other metadata before they left");
+        clock.set(Hour(HOUR + 24).start_ms());
+        noted.note_others(false);
+        assert!(is_noted(HOUR + 24) && !is_noted(HOUR + 25));
     }
 
     #[test]

@@ -104,7 +104,9 @@ impl<L: Layout> Instances for MongoStore<L> {
     async fn look(&self, instance: &str) -> Result<Notes, StoreError> {
         let is_open = doc! { "kind": "deletion", "closed": false };
         let is_left = doc! { "kind": "deletion", "executed.instance": { "$ne": instance } };
-        self.find_notes(doc! { "$or": [{ "kind": "instance" }, is_open, is_left] }).await
+        let notes = self.find_notes(doc! { "$or": [{ "kind": "instance" }, is_open, is_left] }).await?;
+        self.devices.noted.note_others(notes.instances.iter().any(|other| *other.id != *instance));
+        Ok(notes)
     }
 
     async fn announce(&self, id: &str, from: &str, record: &str) -> Result<(), StoreError> {

@@ -1,12 +1,14 @@
 //! The notes of instances that share a database.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Bson, DateTime, Document, doc};
 
 use super::Scratch;
+use crate::model::{BucketWrite, Hour, Sample};
 use crate::store::mongodb::BucketStore;
-use crate::store::{Announced, Instances, Joined};
+use crate::store::{Announced, Instances, Joined, Store};
 
 const VALID: Duration = Duration::from_secs(6);
 
@@ -86,6 +88,23 @@ async fn a_closed_deletion_stays_noted_until_all_instances_have_executed_it() {
     one.remove_closed(&["a", "b"]).await.unwrap();
     let left = scratch.all(doc! { "find": "buckets_instances" }).await;
     assert_eq!(left.iter().map(|left| left.get_str("_id").unwrap()).collect::<Vec<_>>(), ["deletion/2"]);
+}
+
+#[tokio::test]
+async fn metadata_that_comes_back_at_one_instance_replaces_that_of_another() {
+    let (_scratch, one, other) = stores().await;
+    one.beat("a", VALID).await.unwrap();
+    other.beat("b", VALID).await.unwrap();
+    one.look("a").await.unwrap();
+    let [first, second] = [r#"{"floor":1}"#, r#"{"floor":2}"#];
+    // In a year to come, because an instance writes the metadata of each hour of its first day anyway.
+    for (hour, (store, metadata)) in (800_000..).zip([(&one, first), (&other, second), (&one, first)]) {
+        let samples = [(Sample { value: 1.0, offset: 7, metric: 0 }, true)];
+        let write = BucketWrite::new("d".into(), Hour(hour), Some(metadata.into()), vec!["m".into()], samples);
+        store.write(&[Arc::new(write)]).await.remove(0).unwrap();
+    }
+    let found = other.device("d").await.unwrap().unwrap().metadata.unwrap();
+    assert_eq!((found.hour, &*found.text), (Hour(800_002), first));
 }
 
 /// The notes of the golden file, in the order of their IDs.
