@@ -11,6 +11,7 @@ use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::deletions::Stage;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
+use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
 /// The time between two looks.
@@ -226,9 +227,13 @@ impl Watcher<'_> {
     /// Returns false if too many wait to be executed, or the log does not take it. The next look tries again,
     /// and a new lease waits for that. It does not wait if not even the reserve of the disk is free, because
     /// only writes make room in the log. If the deletion is closed already, what is written meanwhile stays.
+    ///
+    /// Without a lease and while pending is full, the feeder reaches none of those that wait in the log. So
+    /// none is too many then.
     async fn append(&self, begun: &BegunDeletion) -> bool {
         let pipeline = self.pipeline;
-        if pipeline.deletions.waiting() >= MAX_WAITING {
+        let may_become_fewer = || pipeline.peers.has_lease() || !pipeline.with_pending(Pending::is_full);
+        if pipeline.deletions.waiting() >= MAX_WAITING && may_become_fewer() {
             return false;
         }
         pipeline.deletions.add(begun, Stage::Logged);

@@ -24,6 +24,34 @@ async fn an_instance_that_began_with_nothing_passes_earlier_deletions_although_a
     assert_eq!((notes.executed(), stage.pipeline.deletions.waiting()), (vec![1], 1), "it executes the later one");
 }
 
+/// The deletions in the log are behind the readings that have filled pending.
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_pending_is_full_gets_a_lease_although_many_deletions_wait_in_its_log() {
+    let notes = Arc::new(KeptNotes::default());
+    let limits = Limits { max_bytes: 1, ..OPTIONS.limits };
+    let stage = Stage::with_notes(Options { limits, ..OPTIONS }, Duration::ZERO, |_| None, Some(Arc::clone(&notes)));
+    let (waiting, deletion) = (deleter::MAX_WAITING, Arc::new(Deletion::of_device("a".into())));
+    for id in 0..waiting as u64 {
+        let begun = BegunDeletion { id, by: "test".into(), deletion: Arc::clone(&deletion), from: None };
+        drop(stage.pipeline.deletions.add(&begun, deletions::Stage::Logged));
+    }
+    notes.add_closed(u64::MAX, "a");
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(1_000)).await;
+    assert_eq!(stage.pipeline.deletions.waiting(), waiting, "the feeder is about to reach some of them");
+    stage.put("b");
+    pass(ms(200)).await;
+    assert_eq!(stage.pipeline.deletions.waiting(), waiting + 1);
+    let pipeline = Arc::clone(&stage.pipeline);
+    let gets_lease = move || {
+        while !pipeline.peers.has_lease() {
+            std::thread::yield_now();
+        }
+    };
+    tokio::task::spawn_blocking(gets_lease).await.unwrap(); // the clock stands still meanwhile
+    assert!(stage.pipeline.deletions.has_missed(), "nothing is stored before the feeder is done");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_hears_of_absent_instances_although_the_answer_to_closing_its_deletion_was_lost() {
     let notes = Arc::new(KeptNotes::default());
