@@ -16,6 +16,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use mongodb::Client;
 
+use self::mongod::Mongod;
 use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
 use super::MongodbOptions;
@@ -142,6 +143,12 @@ impl Scratch {
     pub(super) async fn on_three_members() -> Self {
         static SHARED: OnceLock<ReplicaSet> = OnceLock::new();
         Self::at(SHARED.get_or_init(ReplicaSet::start).uri()).await
+    }
+
+    /// A database on a server that looks for what has expired every second.
+    pub(super) async fn on_an_impatient_member() -> Self {
+        static SHARED: OnceLock<Mongod> = OnceLock::new();
+        Self::at(SHARED.get_or_init(|| Mongod::start_with(&["ttlMonitorSleepSecs=1"])).uri()).await
     }
 
     /// A database behind two mongoses of a cluster of two shards.

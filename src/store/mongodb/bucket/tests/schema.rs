@@ -3,13 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime};
 
-use mongodb::Client;
-
 use super::*;
 use crate::config::{BlockCompressor, Timeseries};
 use crate::store::Rollups;
 use crate::store::mongodb::TimeseriesStore;
-use crate::store::mongodb::tests::mongod::Mongod;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -187,13 +184,6 @@ fn write_of_hour(device: &str, hour: Hour) -> Arc<BucketWrite> {
     write
 }
 
-/// A server of its own that looks for what has expired every second.
-async fn impatient_server() -> (Mongod, Client) {
-    let mongod = Mongod::start_with(&["ttlMonitorSleepSecs=1"]);
-    let client = Client::with_uri_str(mongod.uri()).await.unwrap();
-    (mongod, client)
-}
-
 /// Writes an old hour and a young one of many devices, and waits until the old ones are gone.
 /// Returns the young hour, whose documents expire in more than an hour.
 async fn expect_only_old_hours_to_go(store: &dyn Store) -> Hour {
@@ -222,8 +212,7 @@ async fn expect_only_old_hours_to_go(store: &dyn Store) -> Hour {
 
 #[tokio::test]
 async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
-    let (mongod, client) = impatient_server().await;
-    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
+    let scratch = Scratch::on_an_impatient_member().await;
     let store = ensure(&scratch, Some(Duration::from_secs(3_600)), false).await;
     let young = expect_only_old_hours_to_go(&store).await;
 
@@ -239,8 +228,7 @@ async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
 
 #[tokio::test]
 async fn the_server_lets_a_device_go_after_its_readings_and_rollups() {
-    let (mongod, client) = impatient_server().await;
-    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
+    let scratch = Scratch::on_an_impatient_member().await;
     let hour = Some(Duration::from_secs(3_600));
     let options = MongodbOptions { retention: hour, rollups_retention: hour, ..scratch.options() };
     let store = BucketStore::connect(options).await.unwrap();
@@ -260,8 +248,7 @@ async fn the_server_lets_a_device_go_after_its_readings_and_rollups() {
 
 #[tokio::test]
 async fn the_server_lets_old_measurements_go_and_young_ones_stay() {
-    let (mongod, client) = impatient_server().await;
-    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
+    let scratch = Scratch::on_an_impatient_member().await;
     let options = MongodbOptions { retention: Some(Duration::from_secs(3_600)), ..scratch.options() };
     let timeseries = Timeseries::default();
     expect_only_old_hours_to_go(&TimeseriesStore::connect(options, timeseries).await.unwrap()).await;
