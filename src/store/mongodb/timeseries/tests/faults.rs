@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store::mongodb::bucket::tests::faults::Fault;
+use crate::store::scenarios::in_the_end;
 
 /// A store whose application name is that of the database, so that only its commands fail.
 async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
@@ -10,11 +11,7 @@ async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
     self::store(scratch).await.ensure_schema().await.unwrap(); // with time enough, however short `timeout` is
     let options = MongodbOptions { uri: uri.parse().unwrap(), timeout, ..scratch.options() };
     let store = TimeseriesStore::connect(options, config::Timeseries::default()).await.unwrap();
-    for _ in 0..20 {
-        if store.ensure_schema().await.is_ok() {
-            break;
-        }
-    }
+    in_the_end(async || store.ensure_schema().await).await;
     store
 }
 
@@ -61,14 +58,12 @@ async fn an_insert_that_hangs_is_fenced_and_stores_nothing_later() {
     let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, hang).await;
     let outcome = write_one(&store, &write).await;
     assert!(matches!(outcome, Err(StoreError { cause: Cause::Timeout, .. })), "{outcome:?}");
-    let mut attempts = 0;
-    let written = loop {
-        match write_one(&store, &write).await {
-            Ok(written) => break written,
-            Err(error) if error.is_permanent() || attempts == 20 => panic!("{error}"),
-            Err(_) => attempts += 1,
-        }
-    };
+    let written = in_the_end(async || {
+        let outcome = write_one(&store, &write).await;
+        assert!(outcome.as_ref().err().is_none_or(|error| !error.is_permanent()), "{outcome:?}");
+        outcome
+    })
+    .await;
     assert_eq!(written.stored + written.duplicate, 10);
     fault.remove().await; // waits until the one that hung has gone on
     expect_instants(&scratch, 0..15).await;
