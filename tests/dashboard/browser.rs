@@ -127,6 +127,7 @@ impl Tab {
             tab.call(&format!("{domain}.enable"), json!({})).await;
         }
         tab.call("Emulation.setTimezoneOverride", json!({ "timezoneId": "Europe/Vienna" })).await;
+        tab.call("Emulation.setLocaleOverride", json!({ "locale": "en-US" })).await;
         tab.size(1_280).await;
         tab
     }
