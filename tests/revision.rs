@@ -10,9 +10,11 @@ use tempfile::TempDir;
 mod build;
 
 fn git(folder: &Path, args: &[&str]) -> String {
-    let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
-    let output =
-        Command::new("git").arg("-C").arg(folder).args(identity).args(args).output().expect("git is installed");
+    let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+    let mut command = Command::new("git");
+    command.env_remove("GIT_DIR").env_remove("GIT_INDEX_FILE").arg("-C").arg(folder);
+    command.args(identity).args(["-c", "init.defaultBranch=main"]).args(args);
+    let output = command.output().expect("git is installed");
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }

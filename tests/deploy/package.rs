@@ -86,7 +86,9 @@ fn checkout() -> TempDir {
 fn commit(folder: &Path) {
     let author = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
     for args in [&["init", "--quiet"][..], &["add", "--all"], &["commit", "--quiet", "--message=all"]] {
-        let done = Command::new("git").current_dir(folder).args(author).args(args).output().expect("git runs");
+        let mut git = Command::new("git");
+        git.env_remove("GIT_DIR").env_remove("GIT_INDEX_FILE").current_dir(folder).args(author).args(args);
+        let done = git.output().expect("git runs");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 }

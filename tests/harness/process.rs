@@ -13,6 +13,15 @@ pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
+/// Removes the settings of the developer's environment from a command.
+pub(super) fn remove_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"TIDEGAUGE_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// The path that a command of `tests` prints, such as `get nginx`. It fetches a program or packages if they
 /// are missing. The command runs once.
 pub(crate) fn fetched(command: &'static str) -> &'static str {
@@ -60,6 +69,7 @@ pub(crate) async fn run(args: &[&str]) -> Finished {
 /// Runs `tidegauge` with these arguments and this text on stdin.
 pub(crate) async fn run_with(args: &[&str], input: &str) -> Finished {
     let mut command = Command::new(binary());
+    remove_settings(&mut command);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_owned());

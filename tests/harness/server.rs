@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::mongod::deadline::deadline;
 use super::mongod::kill_on_exit::KillOnExit;
 use super::mongod::{blocking, signal};
-use super::process::{Finished, binary, run};
+use super::process::{Finished, binary, remove_settings, run};
 use super::{Setup, wait_until};
 pub(crate) use answer::Answer;
 use requests::client_for;
@@ -141,6 +141,7 @@ impl Server {
             }
             (None, None) => Command::new(binary()),
         };
+        remove_settings(&mut command);
         command.args(["serve", "--http", "127.0.0.1:0"]);
         if let Some(clock) = &self.clock {
             clock.apply_to(&mut command);
