@@ -210,6 +210,9 @@ fn insert(
             if has_begun {
                 warn_full(bytes, crowded);
             }
+            insertion.release_names();
+            let unused = pipeline.lock().pending.take_unused_names();
+            drop(unused); // without the lock
             pipeline.announced.send_replace(inserted);
             pipeline.due.notify_one();
             let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });

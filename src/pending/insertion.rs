@@ -147,6 +147,14 @@ impl<'a> Insertion<'a> {
         pending.readings() - before
     }
 
+    /// Releases the names in use, so that they can be freed while the insertion waits.
+    ///
+    /// Call it without the lock of pending.
+    pub fn release_names(&mut self) {
+        self.tables.clear();
+        self.old_names = None;
+    }
+
     /// Returns whether all of the batch has been applied.
     pub fn is_over(&self) -> bool {
         self.turn.is_empty() && self.steps.is_over()

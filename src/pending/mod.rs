@@ -181,11 +181,20 @@ impl Pending {
 
     /// Returns whether the memory is used up, or an open bucket is crowded.
     ///
-    /// Nothing should be inserted until a bucket is stored, or the crowded one is taken.
+    /// Nothing should be inserted until a bucket is stored, the crowded one is taken, or
+    /// [`Self::take_unused_names`] has freed enough.
     ///
     /// Without a bucket it is never full: names that remain are freed when more readings are inserted.
     pub fn is_full(&self) -> bool {
         self.buckets() > 0 && (self.bytes() >= self.limits.max_bytes || !self.crowded.is_empty())
+    }
+
+    /// Takes the names that only new buckets would use: they must not keep pending full. Returns memory to be
+    /// dropped without the lock.
+    ///
+    /// An insertion uses names too, until [`Insertion::release_names`].
+    pub fn take_unused_names(&mut self) -> Option<impl Sized + use<>> {
+        self.names.take_unused()
     }
 
     /// Returns the device and the hour of a crowded bucket.

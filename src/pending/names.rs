@@ -140,6 +140,14 @@ impl Generations {
         Some(old)
     }
 
+    /// Begins a new generation, and returns the current one, if it has names and nothing else refers to it.
+    ///
+    /// The caller drops the returned one without the lock of pending.
+    pub(super) fn take_unused(&mut self) -> Option<Arc<Names>> {
+        let is_unused = Arc::strong_count(&self.current) == 1 && self.current.bytes() > 0;
+        is_unused.then(|| std::mem::replace(&mut self.current, Names::new(&self.held)))
+    }
+
     /// Returns the number of names in all generations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -58,3 +58,34 @@ async fn a_store_that_takes_nothing_of_some_devices_is_away_and_takes_the_others
     assert_eq!((since(), life.stored().await), (None, 300));
     assert_eq!(life.end(MINUTE).await, 0);
 }
+
+/// The names of readings that are stored fill pending by themselves: first in the middle of a record.
+#[tokio::test]
+async fn names_hold_up_no_readings_while_a_bucket_waits_for_the_dead_letter_file() {
+    let folder = folder();
+    let file = folder.path().join("dead-letters.ndjson");
+    std::fs::create_dir(&file).unwrap(); // so it cannot be written
+    let fault = |write: &BucketWrite| (&*write.device == "bad").then(|| StoreError::new(Cause::Validation, "no"));
+    let life = Life::begin(&folder, Limits { max_bytes: 16 << 10, ..EAGER }, Box::new(fault));
+    let append = async |device: &str, names: Range<u32>, instants: Range<i64>| {
+        let names: Vec<String> = names.map(|name| format!("{name:0100}")).collect();
+        let mut batch = BatchBuilder::default();
+        for ts_ms in instants {
+            batch.push(device, None, ts_ms, names.iter().map(|name| (name.as_str(), 1.0))).unwrap();
+        }
+        life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+    };
+    append("bad", 0..20, 0..5).await;
+    let is_parked = || life.pipeline.waiting_letters.try_lock().is_ok_and(|waiting| !waiting.is_empty());
+    until("the bucket waits", is_parked).await;
+    let are_others_stored = || life.pipeline.status().pending_readings == 5;
+    append("good", 20..320, 0..20).await;
+    until("the whole record is stored", are_others_stored).await;
+    append("good", 20..21, 20..21).await;
+    until("the next one is stored", are_others_stored).await;
+    assert_eq!(life.count("tidegauge_readings_stored_total"), 21);
+
+    std::fs::remove_dir(&file).unwrap();
+    life.settled().await;
+    assert_eq!(life.end(MINUTE).await, 0);
+}

@@ -46,6 +46,28 @@ fn names_count_as_memory_and_leave_the_count_when_they_are_freed() {
     assert!(pending.bytes() < 1 << 20, "{} bytes after all but 100 names were freed", pending.bytes());
 }
 
+#[test]
+fn names_that_no_bucket_uses_do_not_keep_pending_full_while_a_parked_bucket_stays() {
+    let mut pending = Pending::new(Limits { max_bytes: 64 << 10, ..LIMITS });
+    let names: Vec<String> = (0..1_000).map(|name| format!("{name:0100}")).collect();
+    let send = |pending: &mut Pending, device: &str, names: &[String]| {
+        let values: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 1.0)).collect();
+        insert(pending, 0, &[(device, 0, &values)]);
+    };
+    send(&mut pending, "parked", &names[..100]);
+    let parked = take(&mut pending, ALL, 1).remove(0);
+    pending.park(&parked);
+    send(&mut pending, "other", &names[100..]);
+    assert!(pending.take_unused_names().is_none(), "a bucket uses them");
+    let other = take(&mut pending, ALL, 1).remove(0);
+    pending.complete(&other);
+    assert!(pending.is_full() && take(&mut pending, ALL, 1).is_empty());
+    drop(pending.take_unused_names());
+    assert!(!pending.is_full() && pending.take_unused_names().is_none());
+    send(&mut pending, "other", &names[..1]);
+    assert_eq!(pending.readings(), 2);
+}
+
 /// Fills pending with an hour of a fleet, and returns it with the bytes that were allocated for it.
 fn fleet_hour(devices: u32, readings: u32, metrics: &[&'static str]) -> (Pending, usize) {
     let batches: Vec<Vec<u8>> = (0..readings)
