@@ -14,7 +14,8 @@
 //! - **Stored once**: a write reads the rows that it changes inside the same transaction, and merges.
 //! - **Ok means durable**: SQLite syncs the write-ahead file at each commit, before the answer, and the file
 //!   is still at its path (`file.rs`).
-//! - **Bounded**: one connection writes, and a few read. Reads never wait for a write, nor writes for reads.
+//! - **Bounded**: one connection writes, and a few read. Reads never wait for a write, nor writes for reads,
+//!   except for a moment when reads keep the write-ahead file large (`write.rs`).
 //!
 //! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 

@@ -155,7 +155,7 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
 }
 
 /// The size at which SQLite copies the write-ahead file of `path` back (a checkpoint).
-fn checkpoint_bytes(path: &Path) -> i64 {
+pub(super) fn checkpoint_bytes(path: &Path) -> i64 {
     let disk = disk::space(path.parent().unwrap_or(Path::new(""))).map_or(u64::MAX, |space| space.total);
     (disk / CHECKPOINT_PART).clamp(64 * PAGE_BYTES, CHECKPOINT_BYTES).cast_signed()
 }

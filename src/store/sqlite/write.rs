@@ -3,6 +3,10 @@
 //! On a disk with little space, a call uses several smaller transactions, and truncates the write-ahead file
 //! after each. If SQLite never takes a bucket, smaller transactions write the others.
 //!
+//! SQLite begins the write-ahead file anew only when no query reads from it. Queries that always overlap let
+//! the file grow. So if it is large, a write waits a moment for the queries that read from it, and truncates
+//! it, at most once a minute. Queries that begin meanwhile do not wait.
+//!
 //! The transaction is immediate: no other connection, in this process or another, writes between the read and
 //! the write of a bucket. So resending is safe, and needs no state beside the rows.
 
@@ -15,7 +19,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::bucket::BucketRows;
 use super::error::SqliteError;
-use super::{devices, history};
+use super::{devices, file, history, schema};
 use crate::codec::ChunkEncoder;
 use crate::disk;
 use crate::model::BucketWrite;
@@ -27,6 +31,16 @@ pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
 /// One transaction may use the free space divided by this. The database grows as well, when the pages are
 /// copied there.
 const FREE_PART: u64 = 8;
+
+/// A write-ahead file is large if it is this many times larger than at a checkpoint.
+const LARGE_WAL_CHECKPOINTS: u64 = 4;
+/// How long a write waits for the queries that read from a large write-ahead file.
+///
+/// Most queries take less. Another process waits longer for its lock, and a stop for a store that takes no
+/// writes.
+const WAL_WAIT: Duration = Duration::from_secs(1);
+/// The time between two such waits: the snapshot of a backup may be read for long.
+const WAL_WAIT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The sleep between two attempts to get the lock of the file from another process.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(10);
@@ -47,6 +61,14 @@ pub(super) struct Writer {
     pub(super) noted: NotedDevices,
     /// The number of changes by other connections that `noted` knows of.
     data_version: i64,
+    /// How long the connection waits for a lock, in milliseconds.
+    lock_wait_ms: Arc<AtomicU64>,
+    /// The bytes from which on a write-ahead file is large.
+    pub(super) large_wal_bytes: u64,
+    /// See [`WAL_WAIT`].
+    pub(super) wal_wait: Duration,
+    /// When a write last waited for the queries that read from a large write-ahead file.
+    wal_waited: Option<Instant>,
 }
 
 impl Writer {
@@ -56,17 +78,29 @@ impl Writer {
         busy_timeout: Duration,
         sleeps: Arc<AtomicU64>,
     ) -> Result<Self, SqliteError> {
-        let mut since = Instant::now();
+        let lock_wait_ms = Arc::new(AtomicU64::new(busy_timeout.as_millis() as u64));
+        let (mut since, wait_ms) = (Instant::now(), Arc::clone(&lock_wait_ms));
         connection.busy_handler(Some(move |before| {
             if before == 0 {
                 since = Instant::now();
             }
             sleeps.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(LOCK_INTERVAL);
-            since.elapsed() < busy_timeout
+            since.elapsed() < Duration::from_millis(wait_ms.load(Ordering::Relaxed))
         }))?;
         let encoder = ChunkEncoder::new().map_err(SqliteError::Compressor)?;
-        Ok(Self { connection, encoder, max_buckets: None, noted: NotedDevices::default(), data_version: 0 })
+        let checkpoint_bytes = schema::checkpoint_bytes(Path::new(connection.path().unwrap_or_default()));
+        Ok(Self {
+            connection,
+            encoder,
+            max_buckets: None,
+            noted: NotedDevices::default(),
+            data_version: 0,
+            lock_wait_ms,
+            large_wal_bytes: LARGE_WAL_CHECKPOINTS * checkpoint_bytes.cast_unsigned(),
+            wal_wait: WAL_WAIT,
+            wal_waited: None,
+        })
     }
 
     /// Writes all buckets in one transaction, or in several if the disk has little space or a bucket is
@@ -87,6 +121,8 @@ impl Writer {
                         self.max_buckets.map(|max| max.saturating_mul(2)).filter(|max| *max < writes.len());
                     if is_short {
                         self.truncate_wal();
+                    } else {
+                        self.limit_wal();
                     }
                 }
                 // Fewer buckets in a transaction, until the bucket to blame is alone.
@@ -126,6 +162,23 @@ impl Writer {
         if let Err(error) = truncated {
             tracing::debug!(%error, "the write-ahead file was not truncated");
         }
+    }
+
+    /// Truncates a large write-ahead file, and waits for the queries that read from it. See the module.
+    fn limit_wal(&mut self) {
+        let has_waited = self.wal_waited.is_some_and(|at| at.elapsed() < WAL_WAIT_INTERVAL);
+        if has_waited || self.wal_bytes() <= self.large_wal_bytes {
+            return;
+        }
+        let usual_ms = self.lock_wait_ms.swap(self.wal_wait.as_millis() as u64, Ordering::Relaxed);
+        self.truncate_wal();
+        self.lock_wait_ms.store(usual_ms, Ordering::Relaxed);
+        self.wal_waited = Some(Instant::now());
+    }
+
+    fn wal_bytes(&self) -> u64 {
+        let [_, wal, ..] = file::files_of(Path::new(self.connection.path().unwrap_or_default()));
+        std::fs::metadata(wal).map_or(0, |wal| wal.len())
     }
 
     /// Writes all buckets in one transaction, or none.

@@ -1,5 +1,7 @@
 //! The file of the store: other processes, a full disk, removal, copies.
 
+use std::cell::Cell;
+
 use super::*;
 
 /// Writes once more, and returns the cause of the error.
@@ -87,6 +89,44 @@ async fn space_is_given_back_by_truncating_the_write_ahead_file() {
     assert!(wal() > 0);
     store.reclaim().await;
     assert_eq!(wal(), 0);
+}
+
+#[tokio::test]
+async fn a_large_write_ahead_file_is_truncated_although_queries_overlap() {
+    let (folder, store) = new_store();
+    let wal = || std::fs::metadata(format!("{}-wal", file_in(&folder).display())).unwrap().len();
+    let begin_query = || {
+        let query = visitor(&folder);
+        query.execute_batch("BEGIN").unwrap();
+        one::<i64>(&query, "SELECT count(*) FROM buckets");
+        query
+    };
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    {
+        let mut writer = store.writer.lock().await;
+        (writer.large_wal_bytes, writer.wal_wait) = (0, Duration::from_secs(60));
+    }
+    let mut queries = vec![begin_query()];
+    let is_written = Cell::new(false);
+    let write = async {
+        written(&store, write_at("d", Hour(1), [(2, 2.0)])).await;
+        is_written.set(true);
+    };
+    let sleeps = || store.lock_sleeps.load(Ordering::Relaxed);
+    let overlap = async {
+        while !is_written.get() {
+            queries.insert(0, begin_query());
+            queries.truncate(1); // the query before ends
+            let before = sleeps();
+            while !is_written.get() && sleeps() < before + 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    tokio::join!(write, overlap);
+    assert_eq!(wal(), 0);
+    written(&store, write_at("d", Hour(1), [(3, 3.0)])).await;
+    assert!(wal() > 0, "the next write does not wait for the last query");
 }
 
 #[tokio::test]
