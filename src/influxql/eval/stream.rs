@@ -10,10 +10,11 @@ use std::sync::Arc;
 use super::super::ast::{Limit, Select};
 use super::super::error::StatementError;
 use super::super::source::{Next, Read, Request, Row, Series};
+use super::super::value::Value;
 use super::feed::Feed;
 use super::members::{Known, Members};
 use super::select::{Input, Prepared};
-use super::{Evaluator, OutSeries, Sink};
+use super::{Evaluator, OutRow, OutSeries, Sink};
 
 /// The first stretch of time of a group, in milliseconds: an hour.
 const FIRST_MS: i64 = 3_600_000;
@@ -103,9 +104,15 @@ impl Parts<'_> {
                 at += 1;
                 count = if rows < FEW_ROWS { FIRST_GROUPS } else { 1 };
             } else if self.read_groups(groups.clone(), evaluator)? {
-                let mut rows = 0;
+                // While the sink waits for the client, the deadline may pass. So all rows are computed first.
+                let (mut rows, mut shown) = (0, Vec::with_capacity(groups.len()));
                 for group in groups.clone() {
-                    rows += self.send_rows(group, &mut self.left(), evaluator, sink)?;
+                    let (count, of_group) = self.shown_rows(group, &mut self.left(), evaluator)?;
+                    rows += count;
+                    shown.push((group, of_group));
+                }
+                for (group, of_group) in shown {
+                    self.send_rows(group, of_group, sink)?;
                 }
                 at = groups.end;
                 count = if rows < FEW_ROWS { count.saturating_mul(TIMES) } else { groups.len() };
@@ -161,7 +168,8 @@ impl Parts<'_> {
             let to = from.saturating_add(stretch).min(span_ms.end);
             let mark = evaluator.usage.mark();
             self.read(series.clone(), from..to, usize::MAX, evaluator)?;
-            let count = self.send_rows(at, &mut left, evaluator, sink)?;
+            let (count, of_stretch) = self.shown_rows(at, &mut left, evaluator)?;
+            self.send_rows(at, of_stretch, sink)?;
             evaluator.usage.release(mark);
             rows += count;
             from = to;
@@ -204,36 +212,44 @@ impl Parts<'_> {
         Ok(kept)
     }
 
-    /// Sends the rows of a group that `OFFSET` and `LIMIT` leave.
+    /// Computes the rows of a group that `OFFSET` and `LIMIT` leave.
     ///
-    /// Returns how many rows were read.
-    fn send_rows(
+    /// Also returns how many rows were read.
+    fn shown_rows(
         &mut self,
         at: usize,
         left: &mut Left,
         evaluator: &mut Evaluator<'_>,
-        sink: &mut Sink<'_>,
-    ) -> Result<usize, StatementError> {
+    ) -> Result<(usize, Vec<OutRow>), StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];
         group.sort(false);
         let count = group.rows.len();
         let skipped = left.skip.min(count);
-        let rows = evaluator.shown(plan, group.rows.drain(..).skip(skipped).take(left.take))?;
+        let kept = left.take.min(count - skipped);
+        // A computed row takes the memory of the row that was read, and more if it has more values.
+        let more = plan.columns.len().saturating_sub(plan.shown) * size_of::<Value>();
+        evaluator.usage.memory(kept.saturating_mul(more))?;
+        let rows = evaluator.shown(plan, group.rows.drain(..).skip(skipped).take(kept))?;
         left.skip -= skipped;
-        left.take -= rows.len();
-        if !rows.is_empty() {
-            sink(OutSeries {
-                name: Arc::clone(self.name),
-                tags: group.tags.clone(),
-                columns: Arc::clone(&self.columns),
-                has_time: true,
-                zone: self.select.zone.clone(),
-                rows,
-                is_partial: false,
-            })?;
+        left.take -= kept;
+        Ok((count, rows))
+    }
+
+    /// Sends rows of a group.
+    fn send_rows(&self, at: usize, rows: Vec<OutRow>, sink: &mut Sink<'_>) -> Result<(), StatementError> {
+        if rows.is_empty() {
+            return Ok(());
         }
-        Ok(count)
+        sink(OutSeries {
+            name: Arc::clone(self.name),
+            tags: self.feed.groups[self.groups[at].0].tags.clone(),
+            columns: Arc::clone(&self.columns),
+            has_time: true,
+            zone: self.select.zone.clone(),
+            rows,
+            is_partial: false,
+        })
     }
 }
 

@@ -1,9 +1,14 @@
 //! Answers in parts: together they are the whole answer.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::super::in_memory::{Data, NoLimit};
-use super::super::{Memory, OutSeries, StatementError, Value, Writer, execute, stream};
+use super::super::{
+    Found, Memory, OutSeries, Reader, Request, Source, StatementError, Value, Wanted, Writer, execute, stream,
+};
 use super::*;
 
 /// The chunks of the answer, written part by part, or as a whole.
@@ -66,6 +71,72 @@ fn rows_in_parts_take_the_memory_of_a_part_and_have_no_limit() {
     assert!(peak.0.get() < 12 << 20, "{}", peak.0.get());
     let whole = execute(statement, &mut source, &Options { memory: &NoLimit, ..options(LIMITS) });
     assert!(whole.unwrap_err().to_string().contains("max-select-point"));
+}
+
+/// Three devices, each with 5,000 rows.
+fn three_devices() -> Data {
+    let line = |at: i64| format!("m,device_id=d{} v={at} {}", at % 3, at * 1_000_000_000);
+    Data::new(&(0..15_000).map(line).collect::<Vec<_>>().join("\n"))
+}
+
+/// Data whose deadline passes while the client takes a part of the answer, until data is read again.
+struct WithSlowClient<'c> {
+    data: Data,
+    is_late: &'c Cell<bool>,
+}
+
+impl Source for WithSlowClient<'_> {
+    fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError> {
+        self.data.series(wanted)
+    }
+
+    fn check(&self) -> Result<(), StatementError> {
+        if self.is_late.get() { Err("the deadline has passed".into()) } else { Ok(()) }
+    }
+
+    fn span_ms(&self, request: &Request<'_>) -> Range<i64> {
+        self.data.span_ms(request)
+    }
+
+    fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
+        self.is_late.set(false);
+        self.data.readings(requests, reader)
+    }
+
+    fn hours(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
+        self.data.hours(requests, reader)
+    }
+}
+
+#[test]
+fn a_slow_client_gets_all_parts() {
+    let is_late = Cell::new(false);
+    let mut source = WithSlowClient { data: three_devices(), is_late: &is_late };
+    for query in ["SELECT v FROM m GROUP BY device_id", "SELECT v FROM m"] {
+        is_late.set(false);
+        let statement = &parse(query, &Parameters::default()).unwrap()[0];
+        let (mut parts, mut rows) = (0, 0);
+        let mut sink = |part: OutSeries| {
+            is_late.set(true);
+            parts += 1;
+            rows += part.rows.len();
+            Ok(())
+        };
+        stream(statement, &mut source, &options(LIMITS), &mut sink).unwrap();
+        assert!(parts >= 3, "{query}: {parts}");
+        assert_eq!(rows, 15_000, "{query}");
+    }
+}
+
+#[test]
+fn columns_of_a_part_take_memory() {
+    let columns: Vec<_> = (0..100).map(|at| format!("v + {at} AS a{at}")).collect();
+    let query = format!("SELECT {} FROM m GROUP BY device_id", columns.join(","));
+    let statement = &parse(&query, &Parameters::default()).unwrap()[0];
+    let peak = Peak::default();
+    let few = Options { memory: &peak, ..options(LIMITS) };
+    stream(statement, &mut three_devices(), &few, &mut |_| Ok(())).unwrap();
+    assert!(peak.0.get() > 15_000 * 99 * size_of::<Value>(), "{}", peak.0.get());
 }
 
 #[test]
