@@ -222,7 +222,7 @@ impl BucketRows<'_> {
 
     /// Removes the values that a deletion selects.
     ///
-    /// Returns the number of readings that had at least one of them.
+    /// Returns the number of readings that had at least one of them. If a chunk is damaged, no row changes.
     pub(super) fn delete(&self, encoder: &mut ChunkEncoder, deletion: &Deletion) -> Result<u64, SqliteError> {
         let Some(summary) = self.summary()? else { return Ok(0) };
         let hour = Hour::of(self.hour);

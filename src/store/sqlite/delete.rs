@@ -3,6 +3,9 @@
 //! An hour that loses all its readings is removed from all tables. In any other hour, the readings that are
 //! left become one chunk, and the rollups are folded from them. Rollups of expired readings cannot be folded
 //! again: those of the selected series are removed if the range covers the whole hour, and else stay.
+//!
+//! An hour stays as it is if its readings have to be read, and a chunk is damaged. The deletion goes on with
+//! the other hours, and fails at its end.
 
 use rusqlite::{Connection, params};
 
@@ -27,6 +30,8 @@ pub(super) const QUERIES: [&str; 1] = [HOURS];
 pub(super) struct Deleted {
     /// The number of readings that had a value removed.
     pub(super) readings: u64,
+    /// The first hour that stays as it is because of a damaged chunk, and the error.
+    pub(super) damaged: Option<(Hour, SqliteError)>,
     /// Where the next batch begins; `None` after the last one.
     pub(super) next: Option<Hour>,
 }
@@ -38,12 +43,17 @@ impl Writer {
         let transaction = begin(connection)?;
         let before = transaction.total_changes();
         let hours = hours(&transaction, deletion, from)?;
-        let mut readings = 0;
+        let (mut readings, mut damaged) = (0, None);
         for hour in &hours {
             let hour = Hour::of(*hour);
             let rows = BucketRows::at(&transaction, &deletion.device, hour);
             let is_whole = deletion.covers(hour) && deletion.series.is_all();
-            readings += if is_whole { rows.remove()? } else { rows.delete(encoder, deletion)? };
+            let deleted = if is_whole { rows.remove() } else { rows.delete(encoder, deletion) };
+            match deleted {
+                Ok(of_hour) => readings += of_hour,
+                Err(error @ SqliteError::Chunk(_)) => damaged = damaged.or(Some((hour, error))),
+                Err(error) => return Err(error),
+            }
         }
         let next = hours.last().filter(|_| hours.len() as i64 == BATCH).map(|hour| Hour(Hour::of(*hour).0 + 1));
         if next.is_none() {
@@ -53,7 +63,7 @@ impl Writer {
         transaction.commit()?;
         // The next write may have to bring the device back into the index.
         self.noted.forget(&deletion.device);
-        Ok(Deleted { readings, next })
+        Ok(Deleted { readings, damaged, next })
     }
 }
 

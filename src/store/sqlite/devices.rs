@@ -141,9 +141,8 @@ pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(),
     let of_days = of_days.query_map(params![device, first_day, end], |row| row.get(0))?;
     let mut left: BTreeSet<String> = of_days.collect::<Result<_, _>>()?;
     left.retain(|series| deletion.series.matches(series));
-    if deletion.range_ms.is_some() {
-        set_last_days(connection, device, &mut left)?;
-    }
+    // Also after a deletion of all times: a damaged hour keeps its values.
+    set_last_days(connection, device, &mut left)?;
     let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
     for series in &left {
         delete.execute([device, series])?;

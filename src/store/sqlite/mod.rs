@@ -57,6 +57,7 @@ use super::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
     OperatorMetadataStore, ReadingsQuery, StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
+use crate::common::clock::rfc3339;
 use crate::common::joined::joined;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
@@ -317,12 +318,17 @@ impl Store for SqliteStore {
 impl Deletions for SqliteStore {
     /// Deletes batch by batch, so that writes get their turns in between.
     async fn delete(&self, deletion: &Deletion, _unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError> {
-        let (mut readings, mut next) = (0, Some(deletion.hours().start));
+        let (mut readings, mut damaged, mut next) = (0, None, Some(deletion.hours().start));
         while let Some(from) = next {
             let deletion = deletion.clone();
             let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from);
             let deleted = self.with_writer(batch).await?;
             (readings, next) = (readings + deleted.readings, deleted.next);
+            damaged = damaged.or(deleted.damaged);
+        }
+        if let Some((hour, error)) = damaged {
+            let detail = format!("the hour {} keeps its readings: {error}", rfc3339(hour.start_ms()));
+            return Err(StoreError::new(error.cause(), detail));
         }
         Ok(Deleted { readings, hours: BTreeSet::new() })
     }

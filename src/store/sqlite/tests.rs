@@ -218,6 +218,31 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     assert_eq!(stats(&store, "bad").await.count, 1);
 }
 
+#[tokio::test]
+async fn a_damaged_chunk_keeps_only_its_own_hour_from_a_deletion() {
+    let (folder, store) = new_store();
+    let writes: Vec<_> = (0..150).map(|hour| write_at("d", Hour(hour), [(1, 1.0), (2, 2.0)])).collect();
+    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
+    for hour in [1, 2] {
+        let damage = format!(
+            "UPDATE first_chunks SET data = x'010007' WHERE id = (SELECT first_chunk FROM buckets WHERE hour = {})",
+            hour * MS_PER_HOUR
+        );
+        visitor(&folder).execute_batch(&damage).unwrap();
+    }
+    let series = SeriesFilter::new(["a"], []).unwrap();
+    let of_series = Deletion { device: "d".into(), range_ms: None, series };
+    let left = || one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets");
+    for _ in 0..2 {
+        let error = store.delete(&of_series, &BTreeSet::new()).await.unwrap_err();
+        assert_eq!(error.cause, Cause::UnreadableChunk);
+        assert!(error.detail.starts_with("the hour 1970-01-01T01:00:00.000Z keeps its readings: "), "{error}");
+        assert_eq!((left(), store.device("d").await.unwrap().unwrap().series.len()), (2, 1));
+    }
+    store.delete(&Deletion::of_device("d".into()), &BTreeSet::new()).await.unwrap();
+    assert_eq!((left(), store.device("d").await.unwrap()), (0, None));
+}
+
 /// Three hours of 600 devices: more than one batch.
 async fn three_hours_of_many(store: &SqliteStore) {
     let of = |nth: u32| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0), (2, 2.0)]));
