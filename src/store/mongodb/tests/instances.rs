@@ -8,7 +8,7 @@ use bson::{Bson, DateTime, Document, doc};
 use super::Scratch;
 use crate::model::{BucketWrite, Hour, Sample};
 use crate::store::mongodb::BucketStore;
-use crate::store::{Announced, Instances, Joined, Store};
+use crate::store::{Announced, Instances, Joined};
 
 const VALID: Duration = Duration::from_secs(6);
 
@@ -92,6 +92,8 @@ async fn a_closed_deletion_stays_noted_until_all_instances_have_executed_it() {
 
 #[tokio::test]
 async fn metadata_that_comes_back_at_one_instance_replaces_that_of_another() {
+    use crate::store::Store; // only here: both traits have a method `close`
+
     let (_scratch, one, other) = stores().await;
     one.beat("a", VALID).await.unwrap();
     other.beat("b", VALID).await.unwrap();
