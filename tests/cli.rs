@@ -170,7 +170,8 @@ async fn an_import_without_a_server_or_a_file_fails_and_says_why() {
     let absent = run(&["import", "no-such-file.csv", "--device", "a", "--url", "http://127.0.0.1:9"]).await;
     assert!(absent.code.is_some_and(|code| code != 0) && absent.stderr.contains("no-such-file.csv"), "{absent:?}");
     let bad = run(&["import", file, "--device", "not ok ", "--url", "http://127.0.0.1:9"]).await;
-    assert!(bad.code.is_some_and(|code| code != 0), "{bad:?}");
+    let said = "must not begin or end with a space";
+    assert!(bad.code.is_some_and(|code| code != 0) && bad.stderr.contains(said), "{bad:?}");
 }
 
 #[tokio::test]

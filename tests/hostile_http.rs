@@ -103,7 +103,7 @@ async fn wrong_lengths_are_refused_or_disconnected() {
         (b"\0\x01\x02\x03\r\n\r\n".to_vec(), "400"),
     ] {
         let answer = exchange(&server, &request).await;
-        let is_clear = answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {expected}"));
+        let is_clear = answer.starts_with(&format!("HTTP/1.1 {expected}"));
         assert!(is_clear, "{} gave {answer}", String::from_utf8_lossy(&request));
     }
     let header = format!("X: {}\r\nContent-Length: 0\r\n", "x".repeat(1 << 20));
