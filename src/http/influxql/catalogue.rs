@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::index::name_of;
 use crate::common::work;
 use crate::config::LineProtocol;
-use crate::influxql::{Aliases, Series, mapping};
+use crate::influxql::{Aliases, Series, StatementError, mapping};
 use crate::model::{Metric, series};
 use crate::query::Device;
 
@@ -68,16 +68,24 @@ impl Catalogue {
 
     /// Returns the series of a device, each with its measurement.
     ///
-    /// `is_meant` chooses the measurements. The keys of the series are 0; the caller sets them.
+    /// `is_meant` chooses the measurements, and may fail. The keys of the series are 0; the caller sets them.
     pub(super) fn series_of(
         &self,
         device: &Device,
-        mut is_meant: impl FnMut(&str) -> bool,
-    ) -> Vec<(Arc<str>, Indexed)> {
+        mut is_meant: impl FnMut(&str) -> Result<bool, StatementError>,
+    ) -> Result<Vec<(Arc<str>, Indexed)>, StatementError> {
         let mut by_tags: BTreeMap<(&str, series::Labels<'_>), BTreeMap<&str, Metric>> = BTreeMap::new();
+        // Metrics are sorted, so those of one measurement mostly follow each other.
+        let mut last: Option<(&str, bool)> = None;
         for metric in &device.metrics {
             work::count(1);
-            if !is_meant(mapping::split(name_of(metric), metric.measurement()).0) {
+            let (name, _) = mapping::split(name_of(metric), metric.measurement());
+            let is_wanted = match last {
+                Some((before, is_wanted)) if before == name => is_wanted,
+                _ => is_meant(name)?,
+            };
+            last = Some((name, is_wanted));
+            if !is_wanted {
                 continue;
             }
             let Ok(parsed) = series::Series::parse(metric) else { continue };
@@ -85,7 +93,7 @@ impl Catalogue {
             by_tags.entry((measurement, parsed.labels)).or_default().entry(field).or_insert_with(|| metric.clone());
         }
         if by_tags.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let mut metadata = tags_of(device.metadata.as_deref());
         metadata.retain(|(key, _)| !self.is_of_device(key));
@@ -104,7 +112,7 @@ impl Catalogue {
             let place = Place { device: Arc::clone(&device.id), metrics, span_ms: span_ms.clone() };
             (Arc::from(measurement), Indexed { series, place })
         });
-        found.collect()
+        Ok(found.collect())
     }
 }
 
@@ -149,8 +157,8 @@ mod tests {
     }
 
     fn keys(catalogue: &Catalogue, device: &Device, only: Option<&str>) -> Vec<String> {
-        let found = catalogue.series_of(device, |name| only.is_none_or(|only| only == name));
-        let found = found.into_iter().map(|(measurement, found)| {
+        let found = catalogue.series_of(device, |name| Ok(only.is_none_or(|only| only == name)));
+        let found = found.unwrap().into_iter().map(|(measurement, found)| {
             let tags = found.series.tags.iter().map(|(key, value)| format!(",{key}={value}"));
             format!("{measurement}{} {}", tags.collect::<String>(), found.series.fields.join(" "))
         });
@@ -182,8 +190,24 @@ mod tests {
             ]
         );
         assert_eq!(keys(&catalogue, &device, Some("cpu")), all[..3]);
-        let (_, temp) = catalogue.series_of(&device, |name| name == "temp").remove(0);
+        let (_, temp) = catalogue.series_of(&device, |name| Ok(name == "temp")).unwrap().remove(0);
         assert_eq!(["host", "device_id", "deviceId", "nope"].map(|key| temp.series.tag(key)), ["y", "S1", "S1", ""]);
         assert_eq!(temp.place.span_ms, 5..2 * 86_400_000);
+    }
+
+    #[test]
+    fn metrics_of_one_measurement_are_chosen_together() {
+        let catalogue = Catalogue::new(&LineProtocol::default());
+        let of = Metric::of_measurement;
+        let device = device(vec![of("cpu_idle{cpu=a}", 3), of("cpu_idle{cpu=b}", 3), of("cpu_user", 3), of("disk", 0)]);
+        let mut names = Vec::new();
+        let found = catalogue.series_of(&device, |name| {
+            names.push(name.to_owned());
+            Ok(name == "cpu")
+        });
+        assert_eq!(found.unwrap().len(), 3);
+        assert_eq!(names, ["cpu", "disk"]);
+        let error = catalogue.series_of(&device, |_| Err("it is late".into())).unwrap_err();
+        assert_eq!(error.to_string(), "it is late");
     }
 }

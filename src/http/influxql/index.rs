@@ -25,6 +25,9 @@ use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed
 /// The memory of a metric or a measurement in sets and lists, without its text, in bytes.
 const BYTES_PER_METRIC: usize = 128;
 
+/// The most names of measurements to keep that no part of a statement wants.
+const MAX_UNWANTED: usize = 1_000;
+
 impl Stored<'_> {
     /// Visits devices in the scope of the token: those with these IDs, or all.
     ///
@@ -121,10 +124,12 @@ pub(super) struct Gathered<'w> {
     /// The parts that want all measurements, or those that match a pattern.
     with_unknown: Vec<usize>,
     /// By name of a measurement, the parts that want it. Filled as devices are added.
-    ///
-    /// Names that no part wants are not kept, because the index may have any number of them.
     meant: HashMap<Arc<str>, Meant>,
-    /// The bytes of new names in `meant` for which no memory was taken yet.
+    /// Names of measurements that no part wants. They are kept so that like devices match each name once.
+    ///
+    /// There are at most [`MAX_UNWANTED`], because the index may have any number of such names.
+    unwanted: HashSet<Box<str>>,
+    /// The bytes of new names in `meant` and `unwanted` for which no memory was taken yet.
     uncharged: usize,
     found: Vec<BTreeMap<Arc<str>, Found>>,
     /// How much was found: series, names of fields and tags, and bytes of memory.
@@ -162,6 +167,7 @@ impl<'w> Gathered<'w> {
             named,
             with_unknown,
             meant: HashMap::new(),
+            unwanted: HashSet::new(),
             uncharged: 0,
             found: wanted.iter().map(|_| BTreeMap::new()).collect(),
             series: 0,
@@ -191,7 +197,8 @@ impl<'w> Gathered<'w> {
             self.complete(source, &mut device)?;
         }
         let max = source.max_series;
-        let series = source.catalogue.series_of(&device, |name| self.is_meant(name));
+        let is_meant = |name: &str| source.check().map(|()| self.is_meant(name));
+        let series = source.catalogue.series_of(&device, is_meant)?;
         grow(source.memory, &mut self.bytes, std::mem::take(&mut self.uncharged))?;
         for (measurement, Indexed { series, place }) in series {
             let mut takers = Vec::new();
@@ -229,10 +236,17 @@ impl<'w> Gathered<'w> {
         if self.meant.contains_key(name) {
             return true;
         }
+        if self.unwanted.contains(name) {
+            return false;
+        }
         let others = self.with_unknown.iter().filter(|at| self.wanted[**at].measurements.contain(name));
         let parts: BTreeSet<usize> = self.named.get(name).into_iter().flatten().chain(others).copied().collect();
         work::count(self.with_unknown.len() + parts.len());
         if parts.is_empty() {
+            if !self.with_unknown.is_empty() && self.unwanted.len() < MAX_UNWANTED {
+                self.uncharged += name.len() + BYTES_PER_METRIC;
+                self.unwanted.insert(name.into());
+            }
             return false;
         }
         self.uncharged += name.len() + BYTES_PER_METRIC + parts.len() * size_of::<usize>();
@@ -349,13 +363,20 @@ mod tests {
     use crate::influxql::{Measurements, Pattern};
 
     #[test]
-    fn only_names_that_a_part_wants_are_kept_and_take_memory() {
+    fn names_are_matched_once_and_few_are_kept_that_no_part_wants() {
         let patterns = vec![Pattern::new("^n").unwrap()];
         let measurements = Measurements { names: ["m".to_owned()].into(), patterns, all: false };
         let wanted = [Wanted { measurements, tags: Vec::new(), fields: None, range_ms: 0..1, needs_schema: false }];
         let mut gathered = Gathered::new(&wanted, &Catalogue::new(&LineProtocol::default()));
-        assert!((0..1_000).all(|at| !gathered.is_meant(&format!("o{at}"))));
-        assert_eq!((gathered.meant.len(), gathered.uncharged), (0, 0));
+        let before = work::counted::so_far();
+        for _ in 0..3 {
+            assert!((0..MAX_UNWANTED).all(|at| !gathered.is_meant(&format!("o{at}"))));
+        }
+        assert_eq!(work::counted::so_far() - before, MAX_UNWANTED as u64);
+        assert!((0..1_000).all(|at| !gathered.is_meant(&format!("p{at}"))));
+        assert_eq!((gathered.meant.len(), gathered.unwanted.len()), (0, MAX_UNWANTED));
+        let of_unwanted = std::mem::take(&mut gathered.uncharged);
+        assert!((129 * MAX_UNWANTED..140 * MAX_UNWANTED).contains(&of_unwanted), "{of_unwanted}");
         assert!(["m", "n1", "n1", "m"].iter().all(|name| gathered.is_meant(name)));
         assert_eq!(gathered.meant.len(), 2);
         assert!(gathered.uncharged > 2 * BYTES_PER_METRIC);
