@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::sync::RwLockWriteGuard;
+
 use super::collection::Deployment;
 use super::devices::Correction;
 use super::layout::Layout;
@@ -26,7 +28,8 @@ impl<L: Layout> MongoStore<L> {
     ) -> Result<Deleted, StoreError> {
         if L::DELETES_DEVICES_ONLY.is_some() {
             let readings = self.count_instants(&deletion.device).await?;
-            let _alone = self.changes.write().await;
+            self.rollups.span_ms(&deletion.device).await?; // for the reason in `alone`
+            let _alone = self.alone(&deletion.device).await?;
             let deleted = self.layout.delete(deletion, unanswered, deployment).await?;
             self.rollups.delete_device(&deletion.device).await?;
             self.update_entry(deletion).await?;
@@ -50,9 +53,18 @@ impl<L: Layout> MongoStore<L> {
             }
         }
         deleted.hours.retain(|hour| !rolled_up.contains(hour));
-        let _alone = self.changes.write().await;
+        let _alone = self.alone(&deletion.device).await?;
         self.update_entry(deletion).await?;
         Ok(deleted)
+    }
+
+    /// Waits for the writes in progress, and holds up others.
+    ///
+    /// Asks the index first. So while its shard is away, each attempt at the deletion fails here, and writes
+    /// to other shards do not wait for the answer.
+    async fn alone(&self, device: &str) -> Result<RwLockWriteGuard<'_, ()>, StoreError> {
+        self.devices.one(device).await?;
+        Ok(self.changes.write().await)
     }
 
     /// Counts the instants at which a device has readings: several documents may be of one instant.

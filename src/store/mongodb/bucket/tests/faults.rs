@@ -1,18 +1,20 @@
 //! Faults between tidegauge and the server, injected by the server's own fail points.
 
+use std::collections::BTreeSet;
+
 use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::schema::compressor;
 use super::*;
 use crate::config::{BlockCompressor, BucketLayout, MongodbUri};
-use crate::model::Day;
-use crate::store::Rollups;
+use crate::model::{Day, Deletion};
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::{Job, append, job_of};
 use crate::store::mongodb::encode::Encoder;
 use crate::store::mongodb::statements::{Verb, write_command};
 use crate::store::scenarios::in_the_end;
+use crate::store::{Deletions, Rollups};
 
 /// A server has one `failCommand`, so only one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
@@ -121,6 +123,24 @@ async fn no_bucket_is_written_before_its_device_is_in_the_index() {
         let device = store.device("new").await.unwrap().unwrap();
         assert_eq!((device.first_ts_ms, device.last_ts_ms), (HOUR.instant_ms(0), HOUR.instant_ms(9)));
     }
+}
+
+/// A write that is in progress has the lock for which a deletion waits.
+#[tokio::test]
+async fn a_deletion_holds_up_no_write_while_the_device_index_does_not_answer() {
+    let scratch = Scratch::new().await;
+    let store = faulty_store(&scratch).await;
+    write_one(&store, &write_at("d", 0..10)).await.unwrap();
+    let (deletion, none) = (Deletion::of_device("d".into()), BTreeSet::new());
+    let how = on("devices", &scratch, &doc! { "errorCode": 11602 });
+    let fault = Fault::inject(&scratch, "find", doc! { "times": 1_000 }, how).await;
+    let writing = store.changes.read().await;
+    let deleted = tokio::time::timeout(Duration::from_secs(60), store.delete(&deletion, &none)).await;
+    drop(writing);
+    fault.remove().await;
+    assert_eq!(deleted.expect("it asks the index first").unwrap_err().cause, Cause::NotPrimary);
+    store.delete(&deletion, &none).await.unwrap();
+    assert!(store.device("d").await.unwrap().is_none());
 }
 
 #[tokio::test]
