@@ -327,7 +327,7 @@ async fn a_stop_does_not_wait_for_a_full_disk_of_sqlite() {
     has_all(&mut server, 1).await;
 }
 
-/// Each write takes twice as long as a stop waits for a sign that the store takes writes.
+/// Each write takes longer than a stop waits for a sign that the store takes writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_waits_for_a_mongod_that_is_slow() {
     let mongod = Mongod::start();
@@ -340,7 +340,7 @@ async fn a_stop_waits_for_a_mongod_that_is_slow() {
         assert_eq!(server.ingest(&json!(readings)).await.status, 200);
     }
     let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a MongoDB URI").database("admin");
-    let data = doc! { "failCommands": ["insert", "update"], "blockConnection": true, "blockTimeMS": 4_000 };
+    let data = doc! { "failCommands": ["insert", "update"], "blockConnection": true, "blockTimeMS": 2_500 };
     let slow = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
     admin.run_command(slow).await.expect("the fail point is there");
     assert!(server.terminate().await.success(), "{}", server.log());
