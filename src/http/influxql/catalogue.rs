@@ -34,6 +34,8 @@ pub(super) struct Indexed {
 pub(super) struct Place {
     /// The client ID of the device.
     pub(super) device: Arc<str>,
+    /// The number of all metrics of the device; `usize::MAX` if the index lacks some.
+    pub(super) metric_count: usize,
     /// The metrics of the fields of the series, in the order of the fields.
     pub(super) metrics: Vec<Metric>,
     /// A range that includes all readings of the device, in Unix milliseconds.
@@ -98,6 +100,7 @@ impl Catalogue {
         let mut metadata = tags_of(device.metadata.as_deref());
         metadata.retain(|(key, _)| !self.is_of_device(key));
         let span_ms = device.span_ms();
+        let metric_count = if device.has_more_metrics { usize::MAX } else { device.metrics.len() };
         let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
             let mut tags: BTreeMap<Arc<str>, Arc<str>> = metadata.iter().cloned().collect();
             for (key, value) in &labels {
@@ -109,7 +112,7 @@ impl Catalogue {
             let (fields, metrics) = fields.into_iter().map(|(field, metric)| (Arc::from(field), metric)).unzip();
             let aliases = Arc::clone(&self.aliases);
             let series = Series { key: 0, tags: tags.into_iter().collect(), fields, aliases };
-            let place = Place { device: Arc::clone(&device.id), metrics, span_ms: span_ms.clone() };
+            let place = Place { device: Arc::clone(&device.id), metric_count, metrics, span_ms: span_ms.clone() };
             (Arc::from(measurement), Indexed { series, place })
         });
         Ok(found.collect())

@@ -9,7 +9,8 @@
 //! A [`Target`] says to which field of a request the values of a metric belong. Values are passed to the
 //! reader of the statement, or to a closure `take`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 /// A device, and its series that the requests want.
 pub(super) struct OfDevice {
     device: Arc<str>,
+    /// The number of all metrics of the device; `usize::MAX` if the index lacks some.
+    metric_count: usize,
     parts: Vec<Part>,
     series: Vec<OneSeries>,
     targets: Vec<Target>,
@@ -100,6 +103,37 @@ pub(super) struct Asked {
     hours_ms: Range<i64>,
 }
 
+/// The most stats of an hour that a query for some devices may return.
+///
+/// The query returns, for each of its devices, all metrics that the parts of any of them want, if the device
+/// has them.
+#[derive(Default)]
+struct MostStats<'d> {
+    wanted: HashSet<&'d Metric>,
+    /// The number of metrics of each device that has more than are wanted.
+    larger: BinaryHeap<Reverse<usize>>,
+    /// The number of metrics of all other devices together.
+    of_others: usize,
+}
+
+impl<'d> MostStats<'d> {
+    /// Adds a device with so many metrics, of which its parts want `wanted`.
+    fn add(&mut self, metric_count: usize, wanted: impl Iterator<Item = &'d Metric>) {
+        self.wanted.extend(wanted);
+        self.larger.push(Reverse(metric_count));
+        while let Some(Reverse(least)) = self.larger.peek()
+            && *least <= self.wanted.len()
+        {
+            self.of_others += least;
+            self.larger.pop();
+        }
+    }
+
+    fn in_an_hour(&self) -> usize {
+        self.of_others.saturating_add(self.larger.len().saturating_mul(self.wanted.len()))
+    }
+}
+
 impl Part {
     /// Returns the whole hours that cover the instants of the part.
     fn hours_ms(&self) -> Range<i64> {
@@ -150,8 +184,9 @@ impl Stored<'_> {
                 }
                 let nth = *known.entry(&of_series.device).or_insert(devices.len());
                 if nth == devices.len() {
-                    let device = Arc::clone(&of_series.device);
-                    devices.push(OfDevice { device, parts: Vec::new(), series: Vec::new(), targets: Vec::new() });
+                    let (device, metric_count) = (Arc::clone(&of_series.device), of_series.metric_count);
+                    let (parts, series, targets) = (Vec::new(), Vec::new(), Vec::new());
+                    devices.push(OfDevice { device, metric_count, parts, series, targets });
                 }
                 let OfDevice { parts, series: all, targets, .. } = &mut devices[nth];
                 if parts.last().is_none_or(|part| part.request != at) {
@@ -199,8 +234,7 @@ impl Stored<'_> {
             }
             let hours = usize::try_from((run_ms.end - run_ms.start) / MS_PER_HOUR).unwrap_or(usize::MAX);
             let mut some: Vec<(usize, Vec<usize>)> = Vec::new();
-            // A query returns, for each of its devices, all metrics that the parts of any of them want.
-            let mut metrics: HashSet<&Metric> = HashSet::new();
+            let mut most = MostStats::default();
             for of_device in active.chunk_by(|a, b| asked[*a].device == asked[*b].device) {
                 let at = asked[of_device[0]].device;
                 let parts: Vec<usize> = of_device.iter().map(|at| asked[*at].part).collect();
@@ -208,13 +242,12 @@ impl Stored<'_> {
                 if targets.is_empty() {
                     continue;
                 }
-                metrics.extend(devices[at].metrics(&targets));
-                let stats = metrics.len().saturating_mul(some.len() + 1).saturating_mul(hours);
-                if !some.is_empty() && stats > STATS_AT_ONCE {
+                most.add(devices[at].metric_count, devices[at].metrics(&targets));
+                if !some.is_empty() && most.in_an_hour().saturating_mul(hours) > STATS_AT_ONCE {
                     self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
                     some.clear();
-                    metrics.clear();
-                    metrics.extend(devices[at].metrics(&targets));
+                    most = MostStats::default();
+                    most.add(devices[at].metric_count, devices[at].metrics(&targets));
                 }
                 some.push((at, targets));
             }
@@ -638,6 +671,21 @@ const fn ceiling(ms: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_returns_no_more_stats_than_it_has_metrics() {
+        let metrics: Vec<Metric> = (0..10).map(|at| format!("m{at}").into()).collect();
+        let mut most = MostStats::default();
+        let mut with = |metric_count: usize, wanted: Range<usize>| {
+            most.add(metric_count, metrics[wanted].iter());
+            most.in_an_hour()
+        };
+        assert_eq!(with(5, 0..1), 1);
+        assert_eq!(with(1, 0..1), 2);
+        assert_eq!(with(usize::MAX, 1..3), 3 + 1 + 3);
+        assert_eq!(with(4, 2..6), 5 + 1 + 6 + 4);
+        assert_eq!(with(4, 0..10), 5 + 1 + 10 + 4 + 4);
+    }
 
     #[test]
     fn runs_divide_the_hours_of_ranges() {

@@ -295,6 +295,14 @@ fn stats_of_label_sets_that_other_devices_want_are_read_a_part_at_a_time() {
 }
 
 #[test]
+fn stats_of_devices_with_their_own_label_sets_are_read_at_once() {
+    let service = Service::new(cases::devices_with_their_own_label_sets(100));
+    let answer = service.ask("SELECT count(value) FROM m GROUP BY device_id", false, usize::MAX).unwrap();
+    assert_eq!(answer.len(), 100);
+    assert_eq!((service.store.requests(), service.store.most_passed()), (1, 100 * 10 * 24));
+}
+
+#[test]
 fn a_store_that_is_read_for_each_measurement_is_found() {
     let data = cases::measurements().swap_remove(0).data;
     let cost = |count: usize| {

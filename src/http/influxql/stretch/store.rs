@@ -26,6 +26,8 @@ pub(super) struct Counted {
     size: usize,
     scanned: AtomicUsize,
     passed: AtomicUsize,
+    /// The number of requests for stats.
+    requests: AtomicUsize,
     /// The most stats that one request has returned.
     most_passed: AtomicUsize,
 }
@@ -46,8 +48,8 @@ impl Counted {
         for outcome in store.write(&writes).await {
             outcome.unwrap();
         }
-        let [scanned, passed, most_passed] = [0; 3].map(AtomicUsize::new);
-        Self { store, hours, size, scanned, passed, most_passed }
+        let [scanned, passed, requests, most_passed] = [0; 4].map(AtomicUsize::new);
+        Self { store, hours, size, scanned, passed, requests, most_passed }
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -62,6 +64,11 @@ impl Counted {
     /// Returns the number of values and stats that were returned.
     pub(super) fn passed(&self) -> usize {
         self.passed.load(Ordering::Relaxed)
+    }
+
+    /// The number of requests for stats.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// The most stats that one request has returned.
@@ -106,6 +113,7 @@ impl Store for Counted {
         }
         let stats: usize = found.iter().flatten().map(|hour| hour.stats.len()).sum();
         self.passed.fetch_add(stats, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         self.most_passed.fetch_max(stats, Ordering::Relaxed);
         Ok(found)
     }
