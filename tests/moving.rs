@@ -177,7 +177,7 @@ async fn rollups_of_expired_readings_are_moved() {
     let before = server.get_json(path).await;
     assert_eq!(before["metrics"]["t"].as_array().map(Vec::len), Some(24));
     server.terminate().await;
-    let short = |setup: Setup| setup.set("retention.readings", "30d");
+    let short = |setup: Setup| setup.set("retention.readings", "30d").set("retention.rollups", "forever");
     server.start_again_with(short(Setup::sqlite())).await;
     wait_until("the readings have expired", async || (server.readings("a").await == json!([])).then_some(())).await;
     assert_eq!(server.get_json(path).await, before);

@@ -154,7 +154,7 @@ pub(crate) fn publish(is_v5: bool, id: u16, topic: &str, payload: &str) -> Vec<u
 
 async fn readings(server: &Server, device: &str) -> Vec<Value> {
     server.settled().await;
-    let path = format!("/v1/devices/{device}/readings?from=2024-04-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000");
+    let path = format!("/v1/devices/{device}/readings?from=2024-04-01T00:00:00Z&to=2034-01-01T00:00:00Z&limit=10000");
     let answer = server.send(server.request(Method::GET, &path).bearer_auth(secret_of(TOKEN))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()["readings"].as_array().cloned().unwrap_or_default()

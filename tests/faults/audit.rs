@@ -19,7 +19,7 @@ use super::store::Store;
 use crate::harness::Server;
 
 const HOUR_MS: i64 = 3_600_000;
-const RANGE: &str = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z";
+const RANGE: &str = "from=2023-01-01T00:00:00Z&to=2033-01-01T00:00:00Z";
 
 /// The values in a store, by identity.
 type Found = BTreeMap<Identity, f64>;

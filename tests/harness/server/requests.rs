@@ -59,9 +59,9 @@ impl Server {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    /// The readings of a device from 2021 to 2029, as `{"ts", "values"}`.
+    /// The readings of a device from 2023 to 2032 (a query may have ten years), as `{"ts", "values"}`.
     pub(crate) async fn readings(&self, device: &str) -> Value {
-        let range = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000";
+        let range = "from=2023-01-01T00:00:00Z&to=2033-01-01T00:00:00Z&limit=10000";
         self.get_json(&format!("/v1/devices/{}/readings?{range}", encoded(device))).await["readings"].take()
     }
 
