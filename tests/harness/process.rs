@@ -27,7 +27,7 @@ pub(super) fn remove_settings(command: &mut Command) {
 pub(crate) fn fetched(command: &'static str) -> &'static str {
     static PATHS: Mutex<BTreeMap<&str, &str>> = Mutex::new(BTreeMap::new());
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner); // a command that failed may run again
-    *paths.entry(command).or_insert_with(|| printed_by(command).leak())
+    paths.entry(command).or_insert_with(|| printed_by(command).leak())
 }
 
 fn printed_by(command: &str) -> String {
