@@ -18,8 +18,9 @@
 //!
 //! **Leases.** Each instance has a note in the store, and *beats* every two seconds: it counts up a number in
 //! its note. Another instance that sees no beat for the time of the lease in the note, by its own monotonic
-//! clock, takes the instance for dead. The lease is as long as a write of the dead instance may be under way.
-//! After a slow look it is longer, so that it is not over before the next beat is answered.
+//! clock, takes the instance for dead. The lease is as long as a command of a write of the dead instance may
+//! be under way. After a slow look it is longer, so that it is not over before the next beat is answered. But
+//! it is short while a beat without an answer may take effect late, and replace a longer lease in the note.
 //! An instance writes nothing to the store while it has no lease: from its start, or when it has not reached
 //! the store for a while, until it has looked for the deletions that it has missed. With the new lease it
 //! still writes nothing until pending has lost what they remove.

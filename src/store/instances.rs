@@ -17,8 +17,11 @@ pub trait Instances: Send + Sync {
     /// Notes that an instance runs. Returns whether the instance had no note.
     ///
     /// The instance begins no write later than `valid` after this call. [`Instance::lease`] is `valid` plus
-    /// the longest time of a command.
+    /// [`Self::longest_command`].
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError>;
+
+    /// How long a command, also one without an answer, may be under way.
+    fn longest_command(&self) -> Duration;
 
     /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
     async fn look(&self, instance: &str) -> Result<Notes, StoreError>;
@@ -70,7 +73,7 @@ pub struct Instance {
     pub id: Arc<str>,
     /// The number of its beats. The instance runs while this number grows.
     pub beats: i64,
-    /// How long after its last beat a write of the instance may take effect.
+    /// How long after its last beat a command of a write of the instance may take effect.
     pub lease: Duration,
 }
 

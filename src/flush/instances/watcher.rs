@@ -55,6 +55,7 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         own,
         must_pass: began_empty,
         next_beat: now,
+        short_until: now + instances.longest_command(), // an earlier process may have a beat under way
         valid_until: now,
         last_took: Duration::ZERO,
         is_too_slow: OncePerChange::default(),
@@ -98,6 +99,8 @@ struct Watcher<'a> {
     /// with nothing.
     must_pass: bool,
     next_beat: Instant,
+    /// Until when a beat without an answer may take effect, and put a short lease into the note again.
+    short_until: Instant,
     /// Until when a write may begin, by the last beat.
     valid_until: Instant,
     /// How long the last look took.
@@ -119,9 +122,14 @@ impl Watcher<'_> {
         self.is_alone = false; // unless the look says so
         if begin >= self.next_beat {
             // The lease lasts until the next beat is answered, also if looks stay as slow as the last one.
-            let valid = VALID + 2 * self.last_took.min(SLOWEST_LOOK);
+            let slowness = if begin < self.short_until { Duration::ZERO } else { self.last_took.min(SLOWEST_LOOK) };
+            let valid = VALID + 2 * slowness;
             self.pipeline.peers.end_lease_by(begin + valid); // others may see the beat before its answer is here
-            if self.instances.beat(&self.own, valid).await? {
+            let beat = self.instances.beat(&self.own, valid).await;
+            if beat.is_err() {
+                self.short_until = Instant::now() + self.instances.longest_command();
+            }
+            if beat? {
                 tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
             }
             if self.must_pass {

@@ -156,3 +156,24 @@ async fn no_lease_is_longer_than_the_last_beat_says_although_it_has_no_answer() 
     pass(lease).await;
     assert!(!stage.pipeline.peers.has_lease());
 }
+
+/// Each look takes 10 s, so the lease in the note is longer, unless it has to be short.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_short_while_an_earlier_beat_without_an_answer_may_take_effect() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    *notes.beat_takes.lock().unwrap() = ms(10_000);
+    *notes.longest_command.lock().unwrap() = ms(32_000);
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    pass(ms(31_000)).await; // it beats at 0, 12 and 24 s
+    assert_eq!(notes.leases(), [ms(8_000)], "an earlier process may have a beat under way");
+    pass(ms(6_000)).await; // and at 36 s
+    assert!(notes.leases()[0] > ms(20_000), "{:?}", notes.leases());
+    notes.loses_answers.store(true, Ordering::Relaxed);
+    pass(ms(9_500)).await; // the answer is lost at 46 s
+    notes.loses_answers.store(false, Ordering::Relaxed);
+    pass(ms(30_500)).await; // it beats at 47, 59 and 71 s
+    assert_eq!(notes.leases(), [ms(8_000)]);
+    pass(ms(7_000)).await; // and at 83 s
+    assert!(notes.leases()[0] > ms(20_000), "{:?}", notes.leases());
+}

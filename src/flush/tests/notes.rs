@@ -13,6 +13,7 @@ pub(in crate::flush) struct KeptNotes {
     pub(in crate::flush) loses_closing: AtomicBool,
     /// How long the answer to a beat takes.
     pub(in crate::flush) beat_takes: Mutex<Duration>,
+    pub(in crate::flush) longest_command: Mutex<Duration>,
     instances: Mutex<Vec<Instance>>,
     /// The deletions, and when each was announced.
     deletions: Mutex<Vec<(Instant, Announced)>>,
@@ -97,6 +98,10 @@ impl Instances for KeptNotes {
             tokio::time::sleep(takes).await;
         }
         self.answer(is_new)
+    }
+
+    fn longest_command(&self) -> Duration {
+        *self.longest_command.lock().unwrap()
     }
 
     async fn look(&self, instance: &str) -> Result<Notes, StoreError> {

@@ -84,7 +84,7 @@ impl<L: Layout> MongoStore<L> {
 #[async_trait]
 impl<L: Layout> Instances for MongoStore<L> {
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError> {
-        let lease = valid + self.commands.timeout + COMMAND_GRACE;
+        let lease = valid + self.longest_command();
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         let now = doc! { SEEN_AT: true };
         let set = doc! { "schemaVersion": SCHEMA_VERSION, "kind": "instance", "leaseMs": lease_ms };
@@ -99,6 +99,10 @@ impl<L: Layout> Instances for MongoStore<L> {
         beat.insert("upsert", true);
         self.update_notes(beat).await?;
         Ok(true)
+    }
+
+    fn longest_command(&self) -> Duration {
+        self.commands.timeout + COMMAND_GRACE
     }
 
     async fn look(&self, instance: &str) -> Result<Notes, StoreError> {
