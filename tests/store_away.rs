@@ -84,7 +84,7 @@ async fn the_begin_and_end_of_a_full_log_and_its_cause_are_logged() {
     let setup = setup.set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB");
     let server = Server::start(setup).await;
     mongod.kill9();
-    let readings: Vec<_> = (0..1_000).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
+    let readings: Vec<_> = (0..300).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
     let batch = json!({ "deviceId": "d", "readings": readings });
     wait_until("the log is full", async || (server.ingest(&batch).await.status == 503).then_some(())).await;
     assert_eq!(server.ingest(&batch).await.status, 503);
