@@ -25,13 +25,14 @@ impl Hour {
     /// The hour of the instant `ts_ms` (Unix milliseconds).
     ///
     /// The clock window of admission limits instants to the years 0 to 9999. A stored document of another
-    /// program may have an instant that no hour has: it counts as one far in the future or in the past.
+    /// program may have an instant beyond the farthest hours: it counts as one in them. Only the ends of
+    /// [`Self::ALL`] are farther.
     #[must_use]
     pub const fn of(ts_ms: i64) -> Self {
         let hours = ts_ms.div_euclid(MS_PER_HOUR);
-        let hour = hours as i32;
-        if hour as i64 == hours {
-            Self(hour)
+        let is_near = hours.unsigned_abs() <= Self::FARTHEST as u64;
+        if is_near || hours == i32::MIN as i64 || hours == i32::MAX as i64 {
+            Self(hours as i32)
         } else if hours > 0 {
             Self(Self::FARTHEST)
         } else {
@@ -119,9 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_that_no_hour_has_is_far_away_on_the_same_side() {
+    fn an_instant_beyond_the_farthest_hours_is_in_them_on_the_same_side() {
         let [year_0, year_10_000] = [-62_167_219_200_000, 253_402_300_800_000].map(Hour::of);
-        for far_ms in [8_640_000_000_000_000, i64::MAX] {
+        let year_200_000 = 6_249_000_000_000_000;
+        for far_ms in [year_200_000, 8_640_000_000_000_000, i64::MAX] {
+            let farthest = [Hour::FARTHEST, -Hour::FARTHEST].map(Hour);
+            assert_eq!([far_ms, -far_ms].map(Hour::of), farthest, "a walk to it ends: {far_ms}");
             assert!(Hour::of(far_ms) > year_10_000 && Hour::of(-far_ms) < year_0, "{far_ms}");
             assert!(Day::of(Hour::of(far_ms)).hours().contains(&Hour::of(far_ms)), "{far_ms}");
         }
