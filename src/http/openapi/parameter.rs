@@ -313,14 +313,14 @@ pub(in crate::http) const PRECISION_1: Parameter = Parameter {
     name: "precision",
     description: "The unit of the times; an empty one is the default. Parameters with other names are ignored.",
     schema: |_| json!({ "type": "string", "enum": ["", "n", "ns", "u", "us", "ms", "s", "m", "h"], "default": "n" }),
-    example: r#""s""#,
+    example: r#""ns""#,
 };
 
 pub(in crate::http) const PRECISION_2: Parameter = Parameter {
     name: "precision",
     description: "The unit of the times; an empty one is the default. Parameters with other names are ignored.",
     schema: |_| json!({ "type": "string", "enum": ["", "ns", "us", "ms", "s"], "default": "ns" }),
-    example: r#""s""#,
+    example: r#""ns""#,
 };
 
 pub(in crate::http) const PRECISION_3: Parameter = Parameter {
@@ -331,7 +331,7 @@ pub(in crate::http) const PRECISION_3: Parameter = Parameter {
         let units = ["", "auto", "second", "millisecond", "microsecond", "nanosecond"];
         json!({ "type": "string", "enum": units, "default": "auto" })
     },
-    example: r#""second""#,
+    example: r#""nanosecond""#,
 };
 
 pub(in crate::http) const ACCEPT_PARTIAL: Parameter = Parameter {

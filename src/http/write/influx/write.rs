@@ -41,7 +41,7 @@ pub(in crate::http) fn describe(version: Version) -> Operation {
     let operation = Operation::post(Tag::Influxdb, id, summary)
         .description("Line protocol. The media type has no meaning.")
         .parameters(parameters(version))
-        .body("text/plain", &json!({ "type": "string" }), &json!("climate,deviceId=lp-1 temp=22.5 1776693610"))
+        .body("text/plain", &json!({ "type": "string" }), &json!("climate,deviceId=lp-1 temp=22.5 1776693610000000000"))
         .may_have_no_body()
         .answers_nothing(204, "All lines are durable.")
         .takes_readings();
