@@ -138,6 +138,12 @@ impl Pipeline {
         look(&self.lock().pending)
     }
 
+    /// Inserts the readings of a record into pending, in place of the feeder.
+    #[cfg(test)]
+    pub(crate) fn insert(&self, payload: &[u8]) {
+        self.lock().pending.insert(payload, Position(0), self.now_ms()).expect("a valid record");
+    }
+
     /// Returns whether one of a few devices has pending readings in a range; `None` if the lock is in use.
     #[cfg_attr(feature = "bench", track_caller)]
     pub fn try_is_pending(&self, devices: &[Arc<str>], hours: &Range<Hour>) -> Option<bool> {

@@ -110,7 +110,6 @@ pub struct PendingHour {
 
 impl PendingHour {
     /// The number of values, repetitions included.
-    #[cfg(test)]
     #[must_use]
     pub fn values(&self) -> usize {
         self.parts().map(BucketSnapshot::values).sum()

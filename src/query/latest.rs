@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::metadata::in_effect;
-use super::{Answer, Missing, Queries, QueryError, blocking};
+use super::{Answer, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter, ValueLimits};
+use crate::pending::PendingHour;
 use crate::store::{DeviceMetadata, HourSamples, StatsNeeds, Store, StoreError};
 
 /// The most days that are read for the silent series of one device.
@@ -74,10 +75,9 @@ impl Queries {
     /// It reads an hour only for metrics without a value in later hours: a device that sends a week of
     /// history has many pending hours.
     pub(super) async fn latest_pending(&self, devices: Vec<Arc<str>>) -> Result<Vec<Latest>, QueryError> {
-        let pipeline = Arc::clone(&self.pipeline);
-        let of = move |device: &Arc<str>| {
+        let of = |hours: &[PendingHour]| {
             let mut latest = Latest::default();
-            for hour in pipeline.pending_hours(device, Hour::ALL).iter().rev() {
+            for hour in hours.iter().rev() {
                 if hour.metrics().iter().any(|metric| !latest.values.contains_key(metric)) {
                     let mut samples = HourSamples::last_of_each_metric(hour.hour);
                     samples.extend(&hour.contents());
@@ -88,7 +88,7 @@ impl Queries {
             }
             latest
         };
-        blocking(move || devices.iter().map(of).collect()).await
+        Ok(self.of_pending(devices, Hour::ALL, of).await?.0)
     }
 }
 

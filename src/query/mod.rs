@@ -19,8 +19,9 @@
 //!
 //! A query has one deadline. It requests no more from the store and from pending than an answer may hold, and
 //! never sends one request for each hour. Snapshots of pending and merges run on blocking threads, because
-//! they may take milliseconds. Rollups of many devices are read and converted in groups of devices, a few
-//! groups at the same time. So they use several processors, and no task runs for long.
+//! they may take milliseconds. One query at a time has the readings of large pending hours in memory. Rollups
+//! of many devices are read and converted in groups of devices, a few groups at the same time. So they use
+//! several processors, and no task runs for long.
 //!
 //! This room knows no HTTP. The merges are pure functions.
 
@@ -28,12 +29,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use crate::access::DeviceScopeError;
 use crate::flush::Pipeline;
 use crate::model::{Contents, Hour};
+use crate::pending::PendingHour;
 use crate::store::device_index::REBUILD;
 use crate::store::{Cause, Store, StoreError};
 
@@ -69,6 +72,13 @@ const DEVICE_INDEX: &str = "the device index of the store";
 
 /// The most devices that a query looks up in pending in one hold of the lock.
 const DEVICES_PER_LOOK: usize = 16;
+
+/// A pending hour with more values, repetitions included, is large: some megabytes of readings, up to some
+/// hundred.
+const LARGE_HOUR: usize = 1 << 18;
+
+/// The converted pending hours of each device, and the turn of the query, if an hour is large.
+type OfPending<T> = (Vec<T>, Option<OwnedSemaphorePermit>);
 
 /// The limits of one query.
 #[derive(Debug, Clone)]
@@ -313,12 +323,17 @@ pub struct Queries {
     limits: Limits,
     /// The deadline of each query. `None`: the time of a query begins with it.
     deadline: Option<Instant>,
+    /// The turn of the query that has the readings of large pending hours in memory.
+    large_hours: Arc<Semaphore>,
+    /// [`LARGE_HOUR`], or less in tests.
+    large_hour: usize,
 }
 
 impl Queries {
     /// Answers from `store` and the pending readings of `pipeline`.
     pub fn new(store: Arc<dyn Store>, pipeline: Arc<Pipeline>, limits: Limits) -> Self {
-        Self { store, pipeline, limits, deadline: None }
+        let large_hours = Arc::new(Semaphore::new(1));
+        Self { store, pipeline, limits, deadline: None, large_hours, large_hour: LARGE_HOUR }
     }
 
     /// Returns the limits.
@@ -369,17 +384,43 @@ impl Queries {
         &self,
         devices: &[Arc<str>],
         hours: Range<Hour>,
-    ) -> Result<Vec<Vec<(Hour, Contents)>>, QueryError> {
+    ) -> Result<OfPending<Vec<(Hour, Contents)>>, QueryError> {
         let is_soon_known = devices.len() <= DEVICES_PER_LOOK;
         if is_soon_known && self.pipeline.try_is_pending(devices, &hours) == Some(false) {
-            return Ok(vec![Vec::new(); devices.len()]); // saves a switch of threads
+            return Ok((vec![Vec::new(); devices.len()], None)); // saves a switch of threads
         }
-        let (pipeline, devices) = (Arc::clone(&self.pipeline), devices.to_vec());
-        let contents_of = move |device: &Arc<str>| {
-            let snapshot = pipeline.pending_hours(device, hours.clone());
-            snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect()
-        };
-        blocking(move || devices.iter().map(contents_of).collect()).await
+        let contents = |hour: &PendingHour| (hour.hour, hour.contents());
+        let contents_of = move |hours: &[PendingHour]| hours.iter().map(contents).collect::<Vec<_>>();
+        self.of_pending(devices.to_vec(), hours, contents_of).await
+    }
+
+    /// Converts the pending hours of each device in a range, ascending, on a blocking thread.
+    ///
+    /// If an hour of a device is large, the device waits for the turn, which ends when the caller drops it.
+    async fn of_pending<T: Send + 'static>(
+        &self,
+        devices: Vec<Arc<str>>,
+        hours: Range<Hour>,
+        convert: impl Fn(&[PendingHour]) -> T + Send + 'static,
+    ) -> Result<OfPending<T>, QueryError> {
+        let (pipeline, large_hour) = (Arc::clone(&self.pipeline), self.large_hour);
+        let (found, convert) = blocking(move || {
+            let unless_large = |device: &Arc<str>| {
+                let found = pipeline.pending_hours(device, hours.clone());
+                if found.iter().any(|hour| hour.values() > large_hour) { Err(found) } else { Ok(convert(&found)) }
+            };
+            (devices.iter().map(unless_large).collect::<Vec<_>>(), convert)
+        })
+        .await?;
+        if found.iter().all(Result::is_ok) {
+            return Ok((found.into_iter().flatten().collect(), None));
+        }
+        let turn = Arc::clone(&self.large_hours).acquire_owned().await.ok(); // it is never closed
+        blocking(move || {
+            let all = found.into_iter().map(|of_device| of_device.unwrap_or_else(|hours| convert(&hours)));
+            (all.collect::<Vec<T>>(), turn)
+        })
+        .await
     }
 }
 

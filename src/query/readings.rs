@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
+use crate::pending::PendingHour;
 use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 /// The most values of a slice. It may exceed them by the readings of one instant.
@@ -185,17 +186,16 @@ impl Queries {
         if self.pipeline.try_is_pending(std::slice::from_ref(&query.device), &query.hours()) == Some(false) {
             return Ok(FirstReadings { hours: Vec::new(), complete_until_ms: query.range_ms.end });
         }
-        let (pipeline, query) = (Arc::clone(&self.pipeline), query.clone());
-        blocking(move || {
-            let hours = pipeline.pending_hours(&query.device, query.hours());
+        let (devices, hours, query) = (vec![Arc::clone(&query.device)], query.hours(), query.clone());
+        let first = move |hours: &[PendingHour]| {
             let mut gathered = FirstReadingsBuilder::new(&query);
             for hour in hours {
                 let Some(samples) = gathered.hour(hour.hour) else { break };
                 samples.extend(&hour.contents());
             }
             gathered.finish()
-        })
-        .await
+        };
+        Ok(self.of_pending(devices, hours, first).await?.0.remove(0))
     }
 }
 

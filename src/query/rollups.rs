@@ -506,7 +506,7 @@ impl Group {
         convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,
     ) -> Result<Converted<T>, QueryError> {
         let Self { queries, devices, first, plan, windows, .. } = &self;
-        let pending = queries.pending(devices, plan.hours.clone()).await?;
+        let (pending, _turn) = queries.pending(devices, plan.hours.clone()).await?;
         let is_pending = pending.iter().any(|hours| !hours.is_empty());
         let (stored, failed) = match self.stored(&windows[0]).await {
             Ok(stored) => (stored, None),

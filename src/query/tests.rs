@@ -6,7 +6,7 @@ use super::*;
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::flush::{self, DeadLetters};
-use crate::log::{self, Log, MinFree};
+use crate::log::{self, BatchBuilder, Log, MinFree};
 use crate::model::{BucketWrite, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::Metrics;
@@ -177,4 +177,38 @@ async fn the_queries_of_one_request_have_one_deadline() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!([together.deadline(), together.clone().deadline()], [shared; 2]);
     assert!(queries.deadline() > own, "another request has its own time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_query_at_a_time_has_the_readings_of_large_pending_hours() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut queries = over(store_of(folder.path(), &[], 0, &[]).await, folder.path(), limits());
+    queries.large_hour = 2;
+    let mut batch = BatchBuilder::default();
+    for (device, ts_ms) in [("small", 0), ("small", 1), ("large", 0), ("large", 1), ("large", 2)] {
+        batch.push(device, None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
+    }
+    queries.pipeline.insert(batch.finish().payload());
+    let devices: [Arc<str>; 2] = ["small".into(), "large".into()];
+    let (found, turn) = queries.pending(&devices, Hour::ALL).await.unwrap();
+    let values = |found: &[Vec<(Hour, Contents)>]| found.iter().map(|of| of[0].1.samples().len()).collect::<Vec<_>>();
+    assert_eq!((values(&found), turn.is_some()), (vec![2, 3], true));
+    let (found, other_turn) = queries.pending(&devices[..1], Hour::ALL).await.unwrap();
+    assert_eq!((values(&found), other_turn.is_none()), (vec![2], true), "it does not wait");
+
+    let (scope, all, second) = (DeviceScope::all(), SeriesFilter::ALL, Duration::from_secs(1));
+    let request = ReadingsRequest {
+        device: "large".to_owned(),
+        from_ms: 0,
+        to_ms: MS_PER_HOUR,
+        series: SeriesFilter::ALL,
+        limit: 10,
+    };
+    let latest = || queries.latest(scope, "large", &all);
+    assert!(tokio::time::timeout(second, latest()).await.is_err(), "it waits for its turn");
+    assert!(tokio::time::timeout(second, queries.readings(scope, &request)).await.is_err());
+    drop(turn);
+    let latest = latest().await.unwrap().body.unwrap();
+    assert_eq!(latest.values.into_values().collect::<Vec<_>>(), [(2, 1.0)]);
+    assert_eq!(queries.readings(scope, &request).await.unwrap().body.readings.len(), 3);
 }
