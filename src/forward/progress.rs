@@ -34,7 +34,8 @@ impl Progress {
     ///
     /// If the saved time is 0, because the file was damaged, or in the future, because the clock was ahead or
     /// is behind, the lag in seconds is counted from now. Later times do not depend on the clock, which may
-    /// be set meanwhile.
+    /// be set meanwhile. If the clock is behind when the first process starts, and something still waits when
+    /// the second one starts with the right clock, the lag is years until that is forwarded.
     pub(super) fn new(log: Arc<Log>, mut followed: Followed, now_ms: u64, metrics: Arc<Metrics>) -> Self {
         let (started, started_ms) = (Instant::now(), now_ms.max(followed.as_of_ms));
         if followed.as_of_ms == 0 {
