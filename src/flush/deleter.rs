@@ -178,9 +178,13 @@ async fn delete_stored(
             deletions.delete(deletion, unanswered).await
         };
         match attempt.await {
-            Ok(Deleted { readings, hours }) => {
+            Ok(Deleted { readings, hours, kept }) => {
                 attempts.succeed();
                 roll_up_closed(pipeline, &deletion.device, hours).await?;
+                if let Some((hour, error)) = kept.first_key_value() {
+                    let start = rfc3339(hour.start_ms());
+                    return Ok(Err(format!("the hour {start} keeps its readings: {}", error.with_cause())));
+                }
                 let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
                 return Ok(Ok(pending - stored_too.unwrap_or(0) + readings));
             }

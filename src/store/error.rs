@@ -173,7 +173,7 @@ impl Cause {
 ///
 /// Unless the error is permanent, the caller may safely send the same write again, even if the failed one
 /// takes effect after all.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct StoreError {
     /// The cause, which decides about a retry.

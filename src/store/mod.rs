@@ -17,11 +17,11 @@
 //!   index before a write of their readings succeeds. It may say of a device more than is stored. A device
 //!   leaves the index when its last readings and rollups have expired, or some days later.
 //! - **One broken document breaks nothing else.** Reads skip documents that they cannot read, count them and
-//!   log them ([`UnreadableDocuments`]).
+//!   log them ([`UnreadableDocuments`]). A deletion that has to read one leaves its hour as it is.
 //! - **Errors have a cause.** After a transient error the same write may be retried, forever; after a
 //!   permanent one a retry never helps ([`Cause::is_permanent`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -393,7 +393,8 @@ pub trait Deletions: Send + Sync {
     ///
     /// Ok means that the removal is durable, that the stats of the hours are those of the readings that are
     /// left, and that no write that was sent before takes effect any more. A repetition removes nothing else.
-    /// The caller sends no write of these hours meanwhile.
+    /// The caller sends no write of these hours meanwhile. None of this holds for the hours in
+    /// [`Deleted::kept`].
     ///
     /// The stats of readings that have expired are removed if the range covers their hour. A device without
     /// any hour left leaves the device index. So does a series of which no value is left.
@@ -408,6 +409,9 @@ pub struct Deleted {
     /// Hours that have no rollup, but for which one may have been derived before the deletion. The caller
     /// rolls up those of closed days ([`Rollups::roll_up`]).
     pub hours: BTreeSet<Hour>,
+    /// Hours that keep their readings and stats, each with its permanent error: a stored document cannot be
+    /// read, for example. A store may name only the first of them.
+    pub kept: BTreeMap<Hour, StoreError>,
 }
 
 /// The outcome of [`Rollups::roll_up_devices`].

@@ -187,6 +187,27 @@ async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
     assert_eq!(times, [3, 7_200_000], "what another instance has stored since is still there");
 }
 
+#[tokio::test]
+async fn a_deletion_fails_for_its_client_if_an_hour_keeps_its_readings() {
+    let life = Life::begin(&folder(), EAGER, sound());
+    for ts_ms in [1, 3_600_000] {
+        append_at(&life, ts_ms).await;
+    }
+    life.settled().await;
+    let file = rusqlite::Connection::open(life.folder.path().join("tidegauge.sqlite")).unwrap();
+    let damage = "UPDATE first_chunks SET data = x'010007'
+        WHERE id = (SELECT first_chunk FROM buckets WHERE hour = 0)";
+    file.execute_batch(damage).unwrap();
+    let series = SeriesFilter::new(["m"], []).unwrap();
+    let deletion = Deletion { device: "a".into(), range_ms: None, series };
+    let outcome = life.pipeline.delete(deletion, "test", MINUTE).await.unwrap();
+    let DeletionOutcome::Failed(why) = &outcome else { panic!("{outcome:?}") };
+    assert!(why.starts_with("the hour 1970-01-01T00:00:00.000Z keeps its readings: unreadable_chunk: "), "{why}");
+    let devices = ["a".into()];
+    let left = life.store.hour_stats(&devices, Hour(0)..Hour(9), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
+    assert_eq!(left[0].iter().map(|left| left.hour).collect::<Vec<_>>(), [Hour(0)]);
+}
+
 /// A write that the killed process has sent may reach the store after the deletion.
 #[tokio::test]
 async fn readings_from_before_a_kill_leave_an_hour_unanswered_if_a_later_deletion_removes_them() {

@@ -32,11 +32,12 @@ impl<L: Layout> MongoStore<L> {
             let _alone = self.alone(&deletion.device).await?;
             let deleted = self.layout.delete(deletion, unanswered, deployment).await?;
             self.rollups.delete_device(&deletion.device).await?;
-            self.update_entry(deletion).await?;
+            self.update_entry(deletion, deleted.kept.is_empty()).await?;
             return Ok(Deleted { readings, ..deleted });
         }
         let mut deleted = self.layout.delete(deletion, unanswered, deployment).await?;
         let rolled_up = self.rollups.delete(deletion, &deleted.hours).await?;
+        deleted.hours.retain(|hour| !deleted.kept.contains_key(hour)); // a kept hour keeps its rollup too
         let of_hour = |hour: &Hour| (Arc::clone(&deletion.device), *hour);
         let again: Vec<(Arc<str>, Hour)> = deleted.hours.intersection(&rolled_up).map(of_hour).collect();
         for buckets in again.chunks(L::HOURS_PER_STEP) {
@@ -54,7 +55,7 @@ impl<L: Layout> MongoStore<L> {
         }
         deleted.hours.retain(|hour| !rolled_up.contains(hour));
         let _alone = self.alone(&deletion.device).await?;
-        self.update_entry(deletion).await?;
+        self.update_entry(deletion, deleted.kept.is_empty()).await?;
         Ok(deleted)
     }
 
@@ -81,22 +82,33 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// Brings the entry of a device in the device index up to date.
-    async fn update_entry(&self, deletion: &Deletion) -> Result<(), StoreError> {
+    ///
+    /// If hours keep readings that the deletion selects, `is_whole` is false. These hours may be unreadable,
+    /// so the entry then loses nothing.
+    async fn update_entry(&self, deletion: &Deletion, is_whole: bool) -> Result<(), StoreError> {
         let device = &deletion.device;
         let noted = self.devices.noted.forget_and_collect(device);
-        let Some(summary) = self.span_of(device).await? else { return self.devices.remove(device).await };
+        let span = self.span_of(device).await?;
+        if span.is_none() && is_whole {
+            return self.devices.remove(device).await;
+        }
         let Some(mut entry) = self.devices.one(device).await? else {
+            let Some(summary) = span else { return Ok(()) };
             let summary = self.with_all_hours(summary).await?;
             return self.devices.add(&[summary]).await;
         };
         if let Some(noted) = noted {
             entry.merge(noted); // another instance may have removed some of it
         }
-        let correction = Correction {
-            first_ts_ms: deletion.has_instant(entry.first_ts_ms).then_some(summary.first_ts_ms),
-            removed_until: (summary.last_ts_ms < entry.last_ts_ms).then(|| Day::of(Hour::of(entry.last_ts_ms))),
-            series: self.series_without_values(deletion, &entry).await?,
-        };
+        let last_ts_ms = span.as_ref().map_or(i64::MIN, |left| left.last_ts_ms);
+        let removed_until = (last_ts_ms < entry.last_ts_ms).then(|| Day::of(Hour::of(entry.last_ts_ms)));
+        let mut correction = Correction { removed_until, ..Correction::default() };
+        if let Some(left) = span
+            && is_whole
+        {
+            correction.first_ts_ms = deletion.has_instant(entry.first_ts_ms).then_some(left.first_ts_ms);
+            correction.series = self.series_without_values(deletion, &entry).await?;
+        }
         self.devices.correct(device, &correction).await
     }
 

@@ -5,7 +5,7 @@
 //! again: those of the selected series are removed if the range covers the whole hour, and else stay.
 //!
 //! An hour stays as it is if its readings have to be read, and a chunk is damaged. The deletion goes on with
-//! the other hours, and fails at its end.
+//! the other hours, and its outcome names the first hour that stays.
 
 use rusqlite::{Connection, params};
 

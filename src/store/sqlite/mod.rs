@@ -57,7 +57,6 @@ use super::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
     OperatorMetadataStore, ReadingsQuery, StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
-use crate::common::clock::rfc3339;
 use crate::common::joined::joined;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
@@ -326,11 +325,8 @@ impl Deletions for SqliteStore {
             (readings, next) = (readings + deleted.readings, deleted.next);
             damaged = damaged.or(deleted.damaged);
         }
-        if let Some((hour, error)) = damaged {
-            let detail = format!("the hour {} keeps its readings: {error}", rfc3339(hour.start_ms()));
-            return Err(StoreError::new(error.cause(), detail));
-        }
-        Ok(Deleted { readings, hours: BTreeSet::new() })
+        let kept = damaged.into_iter().map(|(hour, error)| (hour, error.into())).collect();
+        Ok(Deleted { readings, hours: BTreeSet::new(), kept })
     }
 }
 

@@ -18,14 +18,18 @@
 //! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Each part
 //! of another hour is read, and written back without the selected values, as on the slow path (`slow`).
 //!
+//! **Hours that stay.** If a part of such an hour cannot be read, or the server refuses what would be left of
+//! it, the hour keeps readings. The deletion goes on with the other hours, and its outcome names those that
+//! stay.
+//!
 //! **Hours without an answer.** The log of an instance that was killed may have readings that it had sent to
 //! the store, and that are not sent again because of the deletion. Such a command may have been the insert of
 //! a part that does not exist yet. So these hours get one more part, which is empty: a *fence*.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{DateTime, doc};
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 
 use super::super::collection::Deployment;
 use super::super::decode::integer;
@@ -89,11 +93,18 @@ impl Buckets {
         }
         let of_hours = partial.into_iter().map(|hour| {
             let is_fenced = unanswered.contains(&hour);
-            async move { self.delete_of_hour(deletion, hour, is_fenced, deployment).await }
+            async move { (hour, self.delete_of_hour(deletion, hour, is_fenced, deployment).await) }
         });
         let of_hours: Vec<_> = of_hours.collect();
-        let counts: Vec<u64> = stream::iter(of_hours).buffer_unordered(MAX_CONCURRENT_HOURS).try_collect().await?;
-        Ok(Deleted { readings: readings + counts.iter().sum::<u64>(), hours })
+        let (mut outcomes, mut kept) = (stream::iter(of_hours).buffer_unordered(MAX_CONCURRENT_HOURS), BTreeMap::new());
+        while let Some((hour, outcome)) = outcomes.next().await {
+            match outcome {
+                Ok(of_hour) => readings += of_hour,
+                Err(error) if error.is_permanent() => _ = kept.insert(hour, error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Deleted { readings, hours, kept })
     }
 
     /// Finds the documents that a deletion touches.

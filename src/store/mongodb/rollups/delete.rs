@@ -16,7 +16,8 @@ const DAYS_AT_ONCE: u32 = 100;
 
 impl RollupCollection {
     /// Removes the stats that a deletion selects from the rollups of the hours that it covers, except those
-    /// of `stored`, which are derived anew. Returns the hours of the deletion that have a rollup.
+    /// of `stored`: their stats come from stored readings. Returns the hours of the deletion that have a
+    /// rollup.
     pub(in super::super) async fn delete(
         &self,
         deletion: &Deletion,

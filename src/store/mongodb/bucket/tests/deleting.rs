@@ -10,7 +10,7 @@ use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::{append, insert, job_of};
 use crate::store::mongodb::bucket::tests::faults::command_of;
 use crate::store::mongodb::statements::Verb;
-use crate::store::{Deleted, Deletions};
+use crate::store::{Deleted, Deletions, Rollups};
 
 /// Parts of a few readings, so that most hours have several.
 mod readable {
@@ -99,5 +99,57 @@ async fn a_command_that_lands_after_the_deletion_does_nothing() {
             write_one(&store, &write_at("d", 30..40)).await.unwrap();
             expect_instants(&store, "d", stored.chain(30..40)).await;
         }
+    }
+}
+
+/// A write of two readings of the metrics `a` and `b`.
+fn write_of_two(device: &str, hour: Hour) -> Arc<BucketWrite> {
+    let samples = [(1, 0), (1, 1), (2, 0), (2, 1)];
+    let samples = samples.map(|(offset, metric)| (Sample { value: 1.0, offset, metric }, metric == 0));
+    BucketWrite::new(device.into(), hour, None, vec!["a".into(), "b".into()], samples).into()
+}
+
+/// One hour has no document any more, and the last one has no rollup.
+#[tokio::test]
+async fn a_damaged_document_keeps_only_its_own_hour_from_a_deletion() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    let hour = |nth: i32| Hour(HOUR.0 + nth);
+    let mut writes: Vec<_> = (0..20).map(|nth| write_of_two("d", hour(nth))).collect();
+    writes.push(write_of_two("e", HOUR));
+    for outcome in store.write(&writes).await {
+        outcome.unwrap();
+    }
+    let rolled_up: Vec<(Arc<str>, Hour)> = (0..19).map(|nth| ("d".into(), hour(nth))).collect();
+    for outcome in store.roll_up(&rolled_up).await {
+        outcome.unwrap();
+    }
+    let expire = doc! { "q": { "_id": "d/2026-04-20T14" }, "limit": 1 };
+    scratch.run(doc! { "delete": "buckets", "deletes": [expire] }).await;
+    let damage = |id: &str, how: Document| doc! { "q": { "_id": id }, "u": { "$set": how } };
+    let damages = [
+        damage("d/2026-04-20T16", doc! { "readings.0": "broken" }),
+        damage("d/2026-04-20T17", doc! { "schemaVersion": 2 }),
+        damage("e/2026-04-20T14", doc! { "schemaVersion": 2 }),
+    ];
+    scratch.run(doc! { "update": "buckets", "updates": damages.to_vec() }).await;
+
+    let (a, none) = (SeriesFilter::new(["a"], []).unwrap(), BTreeSet::new());
+    let of_a = |device: &str| Deletion { device: device.into(), range_ms: None, series: a.clone() };
+    for readings in [34, 0] {
+        let deleted = store.delete(&of_a("d"), &none).await.unwrap();
+        assert_eq!((deleted.readings, deleted.hours), (readings, BTreeSet::from([hour(19)])));
+        let kept: Vec<_> = deleted.kept.iter().map(|(hour, error)| (*hour, error.cause)).collect();
+        assert_eq!(kept, [2, 3].map(|nth| (hour(nth), Cause::UnreadableDocument)));
+        let stats = store.hour_stats(&["d".into()], HOUR..hour(20), &a, StatsNeeds::All).await.unwrap().remove(0);
+        let with_a: Vec<Hour> = stats.iter().filter(|of| !of.stats.is_empty()).map(|of| of.hour).collect();
+        assert_eq!(with_a, [2, 3].map(hour));
+        assert_eq!(store.device("d").await.unwrap().unwrap().series.len(), 2);
+    }
+    store.delete(&of_a("e"), &none).await.unwrap();
+    assert!(store.device("e").await.unwrap().is_some(), "people may repair its document");
+    for device in ["d", "e"] {
+        let deleted = store.delete(&Deletion::of_device(device.into()), &none).await.unwrap();
+        assert_eq!((deleted.kept.len(), store.device(device).await.unwrap()), (0, None));
     }
 }
