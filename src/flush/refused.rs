@@ -31,7 +31,7 @@ pub(super) type WaitingLetters = tokio::sync::Mutex<BTreeMap<(Arc<str>, Hour), L
 
 /// Readings for the dead-letter file.
 pub(super) struct Letter {
-    /// The bucket of these readings, as it was written first.
+    /// The bucket of these readings. Only its device and its hour count.
     bucket: Arc<BucketWrite>,
     /// The refused readings.
     refused: Arc<BucketWrite>,

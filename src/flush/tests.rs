@@ -71,6 +71,9 @@ impl Store for Faulty {
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
+        if let Some(kept) = &self.rollups {
+            kept.writes.lock().unwrap().extend(writes.iter().map(Arc::downgrade));
+        }
         let faults: Vec<_> = writes.iter().map(|write| (self.fault)(write)).collect();
         tokio::time::sleep(self.takes).await;
         let arriving: Vec<_> = writes.iter().zip(&faults).filter(|(_, fault)| fault.is_none()).collect();

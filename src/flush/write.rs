@@ -13,7 +13,12 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, writes: Vec<Arc<BucketWrite>
     let mut attempts = Attempts::of_write(pipeline, permit);
     let mut writes = pipeline.writer.begin(writes);
     while let Ok(Some(done)) = writes.next(&mut attempts).await {
-        let (of_closed, others): (Vec<_>, Vec<_>) = done.into_iter().partition(|of| pipeline.is_closed(of.write.hour));
+        let (mut of_closed, others): (Vec<_>, Vec<_>) =
+            done.into_iter().partition(|of| pipeline.is_closed(of.write.hour));
+        for of in &mut of_closed {
+            // The rollups may fail for long, and no limit counts the memory of these readings.
+            of.write = of.write.without_readings().into();
+        }
         complete(pipeline, &dead_letter(pipeline, others).await);
         let hours = of_closed.iter().map(|of| (Arc::clone(&of.write.device), of.write.hour)).collect();
         let mut of_rollups = attempts.hand_over();

@@ -24,6 +24,8 @@ pub(in crate::flush) struct Kept {
     pub(super) shortened_with: AtomicU64,
     /// Whether the store refuses to let readings expire earlier.
     pub(super) refuses_expiry: AtomicBool,
+    /// The writes that the store got.
+    pub(super) writes: Mutex<Vec<std::sync::Weak<BucketWrite>>>,
     hours: Mutex<ByBucket>,
     /// The steps that succeeded: the hours, and the number of devices.
     steps: Mutex<Vec<(Range<Hour>, usize)>>,
@@ -51,6 +53,7 @@ impl Kept {
             stops_after: AtomicU64::new(u64::MAX),
             shortened_with: AtomicU64::new(u64::MAX),
             refuses_expiry: AtomicBool::default(),
+            writes: Mutex::default(),
             hours: Mutex::default(),
             steps: Mutex::default(),
         }
@@ -65,6 +68,11 @@ impl Kept {
                 hours.insert(bucket, stats);
             }
         }
+    }
+
+    /// The number of writes that are still in memory.
+    pub(super) fn writes_in_memory(&self) -> usize {
+        self.writes.lock().unwrap().iter().filter(|write| write.strong_count() > 0).count()
     }
 
     pub(super) fn hours(&self) -> ByBucket {

@@ -68,6 +68,7 @@ async fn writes_whose_hours_cannot_be_rolled_up_keep_no_other_write_waiting() {
     life.append(0..10).await; // a bucket each, more than two writes may have
     until("the store has all", || life.count("tidegauge_readings_stored_total") == 30).await;
     assert_eq!((kept.hours().len(), life.pipeline.status().pending_readings), (0, 30));
+    until("what is stored is in memory once", || kept.writes_in_memory() == 0).await;
 
     kept.away.store(false, Ordering::Relaxed);
     life.settled().await;

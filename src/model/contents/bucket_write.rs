@@ -68,6 +68,13 @@ impl BucketWrite {
         Self { metadata, ..self }
     }
 
+    /// The same bucket and number of accepted readings, without the readings and their metadata.
+    #[must_use]
+    pub fn without_readings(&self) -> Self {
+        let (device, contents, arrivals) = (Arc::clone(&self.device), Contents::default(), Vec::new());
+        Self { device, metadata: None, contents, arrivals, ..*self }
+    }
+
     /// Splits the write into an earlier and a later part with about the same number of instants.
     ///
     /// The accepted readings of the parts add up to those of the whole. `None` if the write has one instant.
