@@ -52,6 +52,8 @@ struct State {
     free_bytes: u64,
     /// The calls that fail because the disk is full.
     full: Option<Full>,
+    /// The error of a call that fails for lack of space.
+    full_error: ErrorKind,
     /// Whether the process has no file descriptors left.
     out_of_files: bool,
     /// The most bytes that one write accepts.
@@ -111,6 +113,7 @@ impl Disk {
             failing: None,
             free_bytes: u64::MAX,
             full: None,
+            full_error: ErrorKind::StorageFull,
             out_of_files: false,
             max_write: usize::MAX,
             calls_left: u32::MAX,
@@ -132,6 +135,11 @@ impl Disk {
     /// Afterwards the disk has space again. Calls that only open, read or list files do not count.
     pub(crate) fn fill_for(&self, after: u32, calls: u32) {
         self.lock().full = Some(Full { after, calls, failed: Vec::new() });
+    }
+
+    /// Sets the error of a call that fails for lack of space, such as that of a quota.
+    pub(crate) fn set_full_error(&self, error: ErrorKind) {
+        self.lock().full_error = error;
     }
 
     /// The kinds of the calls that have failed since [`Self::fill_for`].
@@ -209,7 +217,7 @@ impl Disk {
             return Err((Error::other(format!("{call:?} was made to fail")), state));
         }
         if state.full.as_mut().is_some_and(|full| full.fails(call)) {
-            return Err((ErrorKind::StorageFull.into(), state));
+            return Err((state.full_error.into(), state));
         }
         Ok(state)
     }
@@ -388,7 +396,7 @@ impl OpenFile for DiskFile {
         if count > 0 {
             state.change(self.file, Change::Write(offset as usize, bytes[..count].to_vec()));
         }
-        outcome.and(if count > 0 { Ok(count) } else { Err(ErrorKind::StorageFull.into()) })
+        outcome.and(if count > 0 { Ok(count) } else { Err(state.full_error.into()) })
     }
 
     fn len(&self) -> Result<u64> {

@@ -354,6 +354,11 @@ pub fn space(path: &Path) -> Result<Space> {
     Ok(Space { free: free.saturating_mul(block), total: total.saturating_mul(block) })
 }
 
+/// Whether an error says that a file cannot grow: the disk is full, or a quota or another limit is reached.
+pub(crate) fn is_disk_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
 /// Whether an error says that no file descriptor is left.
 ///
 /// The limit may be that of the process, or that of the whole system.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::common::regular_file::{open_regular, open_regular_with};
-use crate::disk::{Folder, OsFolder};
+use crate::disk::{Folder, OsFolder, is_disk_full};
 use crate::model::{BucketWrite, Contents, Deletion};
 
 use self::file::Change;
@@ -297,7 +297,7 @@ fn delete_of(folder: &dyn Folder, name: &str, deletion: &Deletion) -> std::io::R
     }
     let change = |line: &[u8]| without(line, deletion).0;
     match file::rewrite(folder, name, &format!("{name}.new"), freed as u64, change) {
-        Err(error) if error.kind() == ErrorKind::StorageFull && !has_parts => file::blank(folder, name, change)?,
+        Err(error) if is_disk_full(&error) && !has_parts => file::blank(folder, name, change)?,
         rewritten => rewritten?,
     }
     Ok(deleted)
@@ -386,6 +386,10 @@ mod tests {
         disk.heal();
         assert_eq!(delete_of(&disk, "letters", &Deletion::of_device("c".into())).unwrap(), 0);
         assert_eq!(text(), line("b"), "what was removed takes no more space");
+        disk.set_full_error(ErrorKind::QuotaExceeded);
+        disk.fill_for(0, 1);
+        assert_eq!(delete_of(&disk, "letters", &Deletion::of_device("b".into())).unwrap(), 2);
+        assert_eq!(text(), "");
     }
 
     #[tokio::test]

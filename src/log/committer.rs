@@ -10,7 +10,6 @@
 //! - A lack of space or of file descriptors refuses only the group. After any other failure it is unknown
 //!   which bytes are on the disk, so the log is poisoned: it writes nothing more.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use super::segment;
 use super::spares::{Spares, syncs_worth_a_spare};
 use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{LogError, Options, Position, Sync};
-use crate::disk::{Folder, OpenFile, OpenMode, Space};
+use crate::disk::{Folder, OpenFile, OpenMode, Space, is_disk_full};
 
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
@@ -462,10 +461,6 @@ impl Appender {
     pub(super) const fn lose_patience(&mut self) {
         self.patience = 1;
     }
-}
-
-fn is_disk_full(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 #[cfg(test)]
