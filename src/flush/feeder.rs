@@ -212,7 +212,11 @@ fn insert(
             }
             insertion.release_names();
             let unused = pipeline.lock().pending.take_unused_names();
+            let has_freed = unused.is_some();
             drop(unused); // without the lock
+            if has_freed {
+                continue; // there may be room now
+            }
             pipeline.announced.send_replace(inserted);
             pipeline.due.notify_one();
             let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
