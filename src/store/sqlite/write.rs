@@ -5,7 +5,8 @@
 //!
 //! SQLite begins the write-ahead file anew only when no query reads from it. Queries that always overlap let
 //! the file grow. So if it is large, a write waits a moment for the queries that read from it, and truncates
-//! it, at most once a minute. Queries that begin meanwhile do not wait.
+//! it. Queries that begin meanwhile do not wait. After a wait in vain, the file grows for a minute before a
+//! write waits again.
 //!
 //! The transaction is immediate: no other connection, in this process or another, writes between the read and
 //! the write of a bucket. So resending is safe, and needs no state beside the rows.
@@ -39,7 +40,7 @@ const LARGE_WAL_CHECKPOINTS: u64 = 4;
 /// Most queries take less. Another process waits longer for its lock, and a stop for a store that takes no
 /// writes.
 const WAL_WAIT: Duration = Duration::from_secs(1);
-/// The time between two such waits: the snapshot of a backup may be read for long.
+/// The time from such a wait in vain to the next one: the snapshot of a backup may be read for long.
 const WAL_WAIT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The sleep between two attempts to get the lock of the file from another process.
@@ -67,7 +68,7 @@ pub(super) struct Writer {
     pub(super) large_wal_bytes: u64,
     /// See [`WAL_WAIT`].
     pub(super) wal_wait: Duration,
-    /// When a write last waited for the queries that read from a large write-ahead file.
+    /// When a write last waited in vain for the queries that read from a large write-ahead file.
     wal_waited: Option<Instant>,
 }
 
@@ -173,7 +174,7 @@ impl Writer {
         let usual_ms = self.lock_wait_ms.swap(self.wal_wait.as_millis() as u64, Ordering::Relaxed);
         self.truncate_wal();
         self.lock_wait_ms.store(usual_ms, Ordering::Relaxed);
-        self.wal_waited = Some(Instant::now());
+        self.wal_waited = (self.wal_bytes() > self.large_wal_bytes).then(Instant::now);
     }
 
     fn wal_bytes(&self) -> u64 {

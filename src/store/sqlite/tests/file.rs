@@ -102,31 +102,39 @@ async fn a_large_write_ahead_file_is_truncated_although_queries_overlap() {
         query
     };
     written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
-    {
+    let set_wait = async |wait: Duration| {
         let mut writer = store.writer.lock().await;
-        (writer.large_wal_bytes, writer.wal_wait) = (0, Duration::from_secs(60));
-    }
+        (writer.large_wal_bytes, writer.wal_wait) = (0, wait);
+    };
+    set_wait(Duration::from_secs(60)).await;
     let mut queries = vec![begin_query()];
-    let is_written = Cell::new(false);
-    let write = async {
-        written(&store, write_at("d", Hour(1), [(2, 2.0)])).await;
-        is_written.set(true);
-    };
     let sleeps = || store.lock_sleeps.load(Ordering::Relaxed);
-    let overlap = async {
-        while !is_written.get() {
-            queries.insert(0, begin_query());
-            queries.truncate(1); // the query before ends
-            let before = sleeps();
-            while !is_written.get() && sleeps() < before + 2 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+    for at in [2, 3] {
+        let is_written = Cell::new(false);
+        let write = async {
+            written(&store, write_at("d", Hour(1), [(at, 2.0)])).await;
+            is_written.set(true);
+        };
+        let overlap = async {
+            while !is_written.get() {
+                queries.insert(0, begin_query());
+                queries.truncate(1); // the query before ends
+                let before = sleeps();
+                while !is_written.get() && sleeps() < before + 2 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
             }
-        }
-    };
-    tokio::join!(write, overlap);
-    assert_eq!(wal(), 0);
-    written(&store, write_at("d", Hour(1), [(3, 3.0)])).await;
-    assert!(wal() > 0, "the next write does not wait for the last query");
+        };
+        tokio::join!(write, overlap);
+        assert_eq!(wal(), 0);
+    }
+    set_wait(Duration::ZERO).await;
+    written(&store, write_at("d", Hour(1), [(4, 2.0)])).await;
+    assert!(wal() > 0, "the last query has not ended");
+    set_wait(Duration::from_secs(60)).await;
+    let before = sleeps();
+    written(&store, write_at("d", Hour(1), [(5, 2.0)])).await;
+    assert_eq!(sleeps(), before, "after a wait in vain, the next write does not wait");
 }
 
 #[tokio::test]
