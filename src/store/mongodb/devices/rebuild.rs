@@ -21,6 +21,7 @@
 //! at the end.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bson::{RawDocument, doc};
@@ -91,12 +92,8 @@ impl<L: Layout> MongoStore<L> {
         &self,
         mut summary: DeviceSummary,
     ) -> Result<DeviceSummary, StoreError> {
-        let (first, last) = (Hour::of(summary.first_ts_ms), Hour::of(summary.last_ts_ms));
         let device = [Arc::clone(&summary.device)];
-        let mut end = last.0 + 1;
-        while end > first.0 {
-            let hours = Hour((end - HOURS_PER_QUERY).max(first.0))..Hour(end);
-            end = hours.start.0;
+        for hours in steps(Hour::of(summary.first_ts_ms), Hour::of(summary.last_ts_ms)) {
             let found = self.hour_stats(&device, hours, &SeriesFilter::ALL, StatsNeeds::Numbers).await?;
             let mut last_hours: BTreeMap<Metric, Hour> = BTreeMap::new();
             for hour in found.into_iter().flatten() {
@@ -108,6 +105,20 @@ impl<L: Layout> MongoStore<L> {
         summary.metadata = self.layout.newest_metadata(&summary.device).await?;
         Ok(summary)
     }
+}
+
+/// The hours from `first` to `last`, those of one query after the other, from the last to the first.
+///
+/// Hours beyond the farthest ones are left out: only documents of other programs have them, and a walk to
+/// them would take very many queries.
+fn steps(first: Hour, last: Hour) -> impl Iterator<Item = Range<Hour>> {
+    let [first, last] = [first, last].map(|hour| hour.0.clamp(-Hour::FARTHEST, Hour::FARTHEST));
+    let mut end = last + 1;
+    std::iter::from_fn(move || {
+        let hours = Hour((end - HOURS_PER_QUERY).max(first))..Hour(end);
+        end = hours.start.0;
+        (!hours.is_empty()).then_some(hours)
+    })
 }
 
 impl DeviceIndex {
@@ -202,6 +213,19 @@ mod tests {
 
     async fn delete(store: &BucketStore, device: &str) {
         store.delete(&Deletion::of_device(device.into()), &BTreeSet::new()).await.unwrap();
+    }
+
+    #[test]
+    fn the_walk_over_all_hours_ends_soon_although_a_device_has_far_instants() {
+        let year = HOURS_PER_QUERY;
+        let near: Vec<_> = steps(Hour(0), Hour(year)).collect();
+        assert_eq!(near, [Hour(1)..Hour(year + 1), Hour(0)..Hour(1)]);
+        let [year_0, year_10_000, year_200_000] = [-62_167_219_200_000, 253_402_300_800_000, 6_249_000_000_000_000];
+        let far: Vec<_> = steps(Hour::of(-year_200_000), Hour::of(year_200_000)).collect();
+        assert!(far.len() < 25_000, "{} queries", far.len());
+        assert!(far[0].end > Hour::of(year_10_000) && far[far.len() - 1].start < Hour::of(year_0));
+        assert!(far.is_sorted_by(|later, earlier| later.start == earlier.end));
+        assert_eq!(steps(Hour::of(year_200_000), Hour::of(year_200_000)).count(), 1);
     }
 
     #[tokio::test]
