@@ -170,7 +170,8 @@ fn lock_of(files: &[PathBuf; 2]) -> anyhow::Result<Option<File>> {
 /// Opens the dead-letter files, and then unlocks them.
 ///
 /// Later changes append a line, replace or remove a whole file, or remove lines in place that a deletion
-/// selects. So all other lines of this moment stay readable.
+/// selects. So all other lines of this moment stay readable. Of a line that is removed during the copy, the
+/// copy may have a part; the deletion removes all readings of that line.
 fn open_letters(data_dir: &Path, locks: Vec<Option<File>>) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {
     let mut opened = Vec::new();
     for (files, lock) in letters(data_dir).into_iter().zip(locks) {
