@@ -30,6 +30,11 @@ use crate::query::{
 /// Each further search begins eight times as many hours before the end.
 const FIRST_HOURS: i64 = 24;
 
+/// The most metrics that a query for the stats of several devices names.
+///
+/// A query holds the names of its metrics in memory.
+const METRICS_AT_ONCE: usize = 10_000;
+
 const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
 /// A device, and its series that the requests want.
@@ -131,6 +136,11 @@ impl<'d> MostStats<'d> {
 
     fn in_an_hour(&self) -> usize {
         self.of_others.saturating_add(self.larger.len().saturating_mul(self.wanted.len()))
+    }
+
+    /// Whether a query for so many hours names too many metrics, or may return too many stats.
+    fn is_too_much(&self, hours: usize) -> bool {
+        self.wanted.len() > METRICS_AT_ONCE || self.in_an_hour().saturating_mul(hours) > STATS_AT_ONCE
     }
 }
 
@@ -243,7 +253,7 @@ impl Stored<'_> {
                     continue;
                 }
                 most.add(devices[at].metric_count, devices[at].metrics(&targets));
-                if !some.is_empty() && most.in_an_hour().saturating_mul(hours) > STATS_AT_ONCE {
+                if !some.is_empty() && most.is_too_much(hours) {
                     self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
                     some.clear();
                     most = MostStats::default();

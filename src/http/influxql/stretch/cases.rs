@@ -120,11 +120,12 @@ pub(super) fn devices_with_the_same_label_sets(count: usize) -> Vec<BucketWrite>
     (0..count * 24).map(of_hour).collect()
 }
 
-/// `count` devices with ten label sets that no other device has, each with a value in each hour of a day.
-pub(super) fn devices_with_their_own_label_sets(count: usize) -> Vec<BucketWrite> {
-    let own = |device: usize| metrics(10, |at| format!("m{{nr={}}}", 10 * device + at).into());
-    let of_hour = |at: usize| bucket(&format!("d{}", at / 24), (at % 24) as i32, own(at / 24), 0..1, 0);
-    (0..count * 24).map(of_hour).collect()
+/// `count` devices, each with `sets` label sets that no other device has, and with a value of each in `hours`
+/// hours.
+pub(super) fn devices_with_their_own_label_sets(count: usize, sets: usize, hours: usize) -> Vec<BucketWrite> {
+    let own = |device: usize| metrics(sets, |at| format!("m{{nr={}}}", sets * device + at).into());
+    let of_hour = |at: usize| bucket(&format!("d{}", at / hours), (at % hours) as i32, own(at / hours), 0..1, 0);
+    (0..count * hours).map(of_hour).collect()
 }
 
 /// A device with about `count` values of one metric, one a minute.

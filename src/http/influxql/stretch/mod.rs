@@ -296,10 +296,19 @@ fn stats_of_label_sets_that_other_devices_want_are_read_a_part_at_a_time() {
 
 #[test]
 fn stats_of_devices_with_their_own_label_sets_are_read_at_once() {
-    let service = Service::new(cases::devices_with_their_own_label_sets(100));
+    let service = Service::new(cases::devices_with_their_own_label_sets(100, 10, 24));
     let answer = service.ask("SELECT count(value) FROM m GROUP BY device_id", false, usize::MAX).unwrap();
     assert_eq!(answer.len(), 100);
     assert_eq!((service.store.requests(), service.store.most_passed()), (1, 100 * 10 * 24));
+}
+
+#[test]
+fn devices_with_very_many_label_sets_of_their_own_are_read_a_part_at_a_time() {
+    let service = Service::new(cases::devices_with_their_own_label_sets(12, 1_000, 1));
+    let hour = "time >= '2026-04-20T00:00:00Z' AND time < '2026-04-20T01:00:00Z'";
+    let text = format!("SELECT count(value) FROM m WHERE {hour} GROUP BY device_id");
+    assert_eq!(service.ask(&text, false, usize::MAX).unwrap().len(), 12);
+    assert_eq!((service.store.requests(), service.store.most_named()), (2, 10_000));
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(super) struct Counted {
     requests: AtomicUsize,
     /// The most stats that one request has returned.
     most_passed: AtomicUsize,
+    /// The most metrics that one request for stats has named.
+    most_named: AtomicUsize,
 }
 
 impl Counted {
@@ -48,8 +50,8 @@ impl Counted {
         for outcome in store.write(&writes).await {
             outcome.unwrap();
         }
-        let [scanned, passed, requests, most_passed] = [0; 4].map(AtomicUsize::new);
-        Self { store, hours, size, scanned, passed, requests, most_passed }
+        let [scanned, passed, requests, most_passed, most_named] = [0; 5].map(AtomicUsize::new);
+        Self { store, hours, size, scanned, passed, requests, most_passed, most_named }
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -74,6 +76,11 @@ impl Counted {
     /// The most stats that one request has returned.
     pub(super) fn most_passed(&self) -> usize {
         self.most_passed.load(Ordering::Relaxed)
+    }
+
+    /// The most metrics that one request for stats has named.
+    pub(super) fn most_named(&self) -> usize {
+        self.most_named.load(Ordering::Relaxed)
     }
 
     fn scan(&self, device: &str, hours: Range<Hour>, count: impl Fn(OfHour) -> usize) {
@@ -115,6 +122,8 @@ impl Store for Counted {
         self.passed.fetch_add(stats, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.most_passed.fetch_max(stats, Ordering::Relaxed);
+        let named = series.metrics().map_or(0, Iterator::count);
+        self.most_named.fetch_max(named, Ordering::Relaxed);
         Ok(found)
     }
 
