@@ -161,7 +161,8 @@ async fn a_command_that_hangs_does_nothing_after_a_resend() {
     let patient = scratch.store().await;
     for (command, readings) in [("insert", 0..10), ("update", 10..20)] {
         let write = write_at("d", readings.clone());
-        let hang = doc! { "blockConnection": true, "blockTimeMS": 1_500 };
+        // so long that `patient` writes before it ends, also on a busy machine
+        let hang = doc! { "blockConnection": true, "blockTimeMS": 4_000 };
         let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, hang).await;
         let outcome = write_one(&store, &write).await;
         assert!(matches!(outcome, Err(StoreError { cause: Cause::Timeout, .. })), "{command}: {outcome:?}");
