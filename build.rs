@@ -27,7 +27,8 @@ pub(crate) fn revision(folder: &Path, is_release: bool, given: Option<String>) -
         return (given, None);
     }
     let git = |args: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(folder).args(args).output().ok()?;
+        // A git hook sets `GIT_DIR`, perhaps to another repository.
+        let output = Command::new("git").env_remove("GIT_DIR").arg("-C").arg(folder).args(args).output().ok()?;
         let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };

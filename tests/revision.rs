@@ -32,6 +32,17 @@ fn a_release_build_of_a_checkout_tells_its_commit() {
     assert_eq!(build::revision(folder.path(), false, None).0, "unknown");
 }
 
+/// Git sets `GIT_DIR` for its hooks.
+#[test]
+fn a_build_in_a_git_hook_tells_the_commit_of_its_sources() {
+    let other = TempDir::new().expect("a temporary folder");
+    let mut tests = Command::new(std::env::current_exe().expect("this program has a path"));
+    tests.args(["--exact", "revision::a_release_build_of_a_checkout_tells_its_commit"]);
+    let output = tests.env("GIT_DIR", other.path()).output().expect("this program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn sources_that_are_no_checkout_have_no_revision() {
     let folder = TempDir::new().expect("a temporary folder");
