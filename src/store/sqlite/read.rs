@@ -86,8 +86,8 @@ fn hour_stats_of(
     };
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
     let mut found = Vec::new();
-    let wanted = series.metrics().map(Vec::from_iter).filter(|wanted| wanted.len() <= MAX_SEEKS_PER_HOUR);
-    let Some(wanted) = wanted else {
+    let wanted: Option<Vec<_>> = series.metrics().map(|wanted| wanted.take(MAX_SEEKS_PER_HOUR + 1).collect());
+    let Some(wanted) = wanted.filter(|wanted| wanted.len() <= MAX_SEEKS_PER_HOUR) else {
         let mut statement = connection.prepare_cached(all_metrics)?;
         add_rollups(statement.query(range)?, needs, &mut found, |text| names.get(text))?;
         return Ok(found);
@@ -245,6 +245,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::common::counting::counted;
     use crate::store::sqlite::{bucket, delete, devices, expire, operator_metadata, schema};
 
     #[test]
@@ -275,6 +276,19 @@ mod tests {
                 assert!(is_search || is_composed, "{sql}: {step}");
             }
         }
+    }
+
+    #[test]
+    fn wanted_metrics_are_not_copied_for_each_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
+        let devices: Vec<Arc<str>> = (0..100).map(|at| format!("d{at}").into()).collect();
+        let metrics: Vec<String> = (0..10_000).map(|at| format!("m{at}")).collect();
+        let (hours, wanted) = (Hour(0)..Hour(9), SeriesFilter::new(metrics.iter().map(String::as_str), []).unwrap());
+        let (found, allocated) =
+            counted(|| hour_stats(&mut connection, &devices, &hours, &wanted, StatsNeeds::All).unwrap());
+        assert_eq!(found.len(), devices.len());
+        assert!(allocated.total < 1_000 * devices.len(), "{allocated:?}");
     }
 
     #[test]
