@@ -38,7 +38,14 @@ pub(super) struct Deleted {
 
 impl Writer {
     /// Executes a deletion for some of its hours from `from` on.
-    pub(super) fn delete_some(&mut self, deletion: &Deletion, from: Hour) -> Result<Deleted, SqliteError> {
+    ///
+    /// `has_damaged` says whether an earlier batch has found a damaged chunk.
+    pub(super) fn delete_some(
+        &mut self,
+        deletion: &Deletion,
+        from: Hour,
+        has_damaged: bool,
+    ) -> Result<Deleted, SqliteError> {
         let Self { connection, encoder, .. } = self;
         let transaction = begin(connection)?;
         let before = transaction.total_changes();
@@ -57,7 +64,7 @@ impl Writer {
         }
         let next = hours.last().filter(|_| hours.len() as i64 == BATCH).map(|hour| Hour(Hour::of(*hour).0 + 1));
         if next.is_none() {
-            devices::delete(&transaction, deletion)?;
+            devices::delete(&transaction, deletion, has_damaged || damaged.is_some())?;
         }
         history::count(&transaction, before)?;
         transaction.commit()?;

@@ -128,8 +128,8 @@ pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> R
 }
 
 /// Brings the entry of a device up to date after a deletion: its span, and the series that have lost their
-/// last values.
-pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(), SqliteError> {
+/// last values. `has_damaged` says whether an hour stays as it is because of a damaged chunk.
+pub(super) fn delete(connection: &Connection, deletion: &Deletion, has_damaged: bool) -> Result<(), SqliteError> {
     let device = &*deletion.device;
     if remove_without_buckets(connection, device)? {
         return Ok(());
@@ -141,8 +141,10 @@ pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(),
     let of_days = of_days.query_map(params![device, first_day, end], |row| row.get(0))?;
     let mut left: BTreeSet<String> = of_days.collect::<Result<_, _>>()?;
     left.retain(|series| deletion.series.matches(series));
-    // Also after a deletion of all times: a damaged hour keeps its values.
-    set_last_days(connection, device, &mut left)?;
+    // After a deletion of all times, only a damaged hour has values of these series.
+    if deletion.range_ms.is_some() || has_damaged {
+        set_last_days(connection, device, &mut left)?;
+    }
     let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
     for series in &left {
         delete.execute([device, series])?;

@@ -319,8 +319,8 @@ impl Deletions for SqliteStore {
     async fn delete(&self, deletion: &Deletion, _unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError> {
         let (mut readings, mut damaged, mut next) = (0, None, Some(deletion.hours().start));
         while let Some(from) = next {
-            let deletion = deletion.clone();
-            let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from);
+            let (deletion, has_damaged) = (deletion.clone(), damaged.is_some());
+            let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from, has_damaged);
             let deleted = self.with_writer(batch).await?;
             (readings, next) = (readings + deleted.readings, deleted.next);
             damaged = damaged.or(deleted.damaged);

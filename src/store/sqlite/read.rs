@@ -37,7 +37,7 @@ const CHUNKS: &str = "SELECT hour, data FROM buckets CROSS JOIN first_chunks ON 
     UNION ALL SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const LAST_READINGS: &str =
     "SELECT hour FROM buckets WHERE device = ?1 AND readings_state <> 1 ORDER BY hour DESC LIMIT 1";
-const ROLLUPS_FROM_LAST: &str =
+pub(super) const ROLLUPS_FROM_LAST: &str =
     "SELECT hour, metric FROM rollups WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour DESC";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
 

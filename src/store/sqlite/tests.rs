@@ -243,6 +243,21 @@ async fn a_damaged_chunk_keeps_only_its_own_hour_from_a_deletion() {
     assert_eq!((left(), store.device("d").await.unwrap()), (0, None));
 }
 
+#[tokio::test]
+async fn a_deletion_of_all_times_reads_no_rollups_of_sound_hours_again() {
+    let (_folder, store) = new_store();
+    let samples = [0, 1].map(|metric| (Sample { value: 1.0, offset: 1, metric }, metric == 0));
+    let metrics = vec!["a".into(), "b".into()];
+    written(&store, BucketWrite::new("d".into(), Hour(1), None, metrics, samples).into()).await;
+    let series = SeriesFilter::new(["a"], []).unwrap();
+    let of_series = Deletion { device: "d".into(), range_ms: None, series };
+    assert_eq!(store.delete(&of_series, &BTreeSet::new()).await.unwrap().readings, 1);
+    assert_eq!(store.device("d").await.unwrap().unwrap().series.len(), 1);
+    let writer = store.writer.lock().await;
+    let walk = writer.connection.prepare_cached(read::ROLLUPS_FROM_LAST).unwrap();
+    assert_eq!(walk.get_status(rusqlite::StatementStatus::Run), 0);
+}
+
 /// Three hours of 600 devices: more than one batch.
 async fn three_hours_of_many(store: &SqliteStore) {
     let of = |nth: u32| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0), (2, 2.0)]));
