@@ -104,7 +104,9 @@ async fn a_day_whose_first_hours_have_expired_keeps_their_rollups() {
 }
 
 /// A day with very many series exceeds the size of a document: the hours that fit are stored.
-#[tokio::test]
+///
+/// The driver's heartbeats need a thread of their own: encoding 54 MB may take longer than they may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_day_that_the_server_refuses_is_written_hour_by_hour() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
