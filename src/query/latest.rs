@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::metadata::in_effect;
 use super::{Answer, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
@@ -47,7 +49,7 @@ impl Queries {
         let deadline = self.deadline();
         let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
-        let pending = self.latest_pending(vec![device.into()]).await?.remove(0);
+        let pending = self.latest_pending(deadline, vec![device.into()]).await?.remove(0);
         let stored = latest_stored(&*self.store, device, series, !pending.values.is_empty());
         let (stored, partial) = match self.ask(deadline, stored).await {
             Ok(stored) => stored,
@@ -74,7 +76,11 @@ impl Queries {
     ///
     /// It reads an hour only for metrics without a value in later hours: a device that sends a week of
     /// history has many pending hours.
-    pub(super) async fn latest_pending(&self, devices: Vec<Arc<str>>) -> Result<Vec<Latest>, QueryError> {
+    pub(super) async fn latest_pending(
+        &self,
+        deadline: Instant,
+        devices: Vec<Arc<str>>,
+    ) -> Result<Vec<Latest>, QueryError> {
         let of = |hours: &[PendingHour]| {
             let mut latest = Latest::default();
             for hour in hours.iter().rev() {
@@ -88,7 +94,7 @@ impl Queries {
             }
             latest
         };
-        Ok(self.of_pending(devices, Hour::ALL, of).await?.0)
+        Ok(self.of_pending(deadline, devices, Hour::ALL, false, of).await?.0)
     }
 }
 

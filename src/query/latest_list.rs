@@ -59,7 +59,7 @@ impl Queries {
         mut partial: Option<Missing>,
     ) -> Result<(Vec<Latest>, Option<Missing>), QueryError> {
         let devices = entries.iter().map(|entry| Arc::clone(&entry.device)).collect();
-        let pending = self.latest_pending(devices).await?;
+        let pending = self.latest_pending(deadline, devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if partial != Some(Missing::Stored) {
             let (store, is_complete) = (&*self.store, partial.is_none());

@@ -73,11 +73,11 @@ const DEVICE_INDEX: &str = "the device index of the store";
 /// The most devices that a query looks up in pending in one hold of the lock.
 const DEVICES_PER_LOOK: usize = 16;
 
-/// A pending hour with more values, repetitions included, is large: some megabytes of readings, up to some
-/// hundred.
+/// Pending hours with more values, repetitions included, are large: some megabytes of readings, up to some
+/// hundred. The hours that are in memory at the same time count together.
 const LARGE_HOUR: usize = 1 << 18;
 
-/// The converted pending hours of each device, and the turn of the query, if an hour is large.
+/// The converted pending hours of each device, and the turn of the query, if hours are large.
 type OfPending<T> = (Vec<T>, Option<OwnedSemaphorePermit>);
 
 /// The limits of one query.
@@ -382,6 +382,7 @@ impl Queries {
     /// Returns the pending readings of each device in a range, by hour, ascending.
     async fn pending(
         &self,
+        deadline: Instant,
         devices: &[Arc<str>],
         hours: Range<Hour>,
     ) -> Result<OfPending<Vec<(Hour, Contents)>>, QueryError> {
@@ -391,23 +392,36 @@ impl Queries {
         }
         let contents = |hour: &PendingHour| (hour.hour, hour.contents());
         let contents_of = move |hours: &[PendingHour]| hours.iter().map(contents).collect::<Vec<_>>();
-        self.of_pending(devices.to_vec(), hours, contents_of).await
+        self.of_pending(deadline, devices.to_vec(), hours, true, contents_of).await
     }
 
     /// Converts the pending hours of each device in a range, ascending, on a blocking thread.
     ///
-    /// If an hour of a device is large, the device waits for the turn, which ends when the caller drops it.
+    /// If hours are large, their devices wait for the turn, which ends when the caller drops it. All hours of
+    /// all devices count together if `convert` keeps their readings, and otherwise each hour by itself.
+    ///
+    /// # Errors
+    /// If the turn does not come before the deadline.
     async fn of_pending<T: Send + 'static>(
         &self,
+        deadline: Instant,
         devices: Vec<Arc<str>>,
         hours: Range<Hour>,
+        keeps_readings: bool,
         convert: impl Fn(&[PendingHour]) -> T + Send + 'static,
     ) -> Result<OfPending<T>, QueryError> {
         let (pipeline, large_hour) = (Arc::clone(&self.pipeline), self.large_hour);
         let (found, convert) = blocking(move || {
+            let mut kept = 0;
             let unless_large = |device: &Arc<str>| {
                 let found = pipeline.pending_hours(device, hours.clone());
-                if found.iter().any(|hour| hour.values() > large_hour) { Err(found) } else { Ok(convert(&found)) }
+                let values = found.iter().map(PendingHour::values);
+                let at_once = if keeps_readings { kept + values.sum::<usize>() } else { values.max().unwrap_or(0) };
+                if at_once > large_hour {
+                    return Err(found);
+                }
+                kept = at_once;
+                Ok(convert(&found))
             };
             (devices.iter().map(unless_large).collect::<Vec<_>>(), convert)
         })
@@ -415,7 +429,8 @@ impl Queries {
         if found.iter().all(Result::is_ok) {
             return Ok((found.into_iter().flatten().collect(), None));
         }
-        let turn = Arc::clone(&self.large_hours).acquire_owned().await.ok(); // it is never closed
+        let turn = tokio::time::timeout_at(deadline, Arc::clone(&self.large_hours).acquire_owned()).await;
+        let turn = turn.map_err(|_| QueryError::Timeout(self.limits.timeout))?.ok(); // it is never closed
         blocking(move || {
             let all = found.into_iter().map(|of_device| of_device.unwrap_or_else(|hours| convert(&hours)));
             (all.collect::<Vec<T>>(), turn)

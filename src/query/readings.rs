@@ -7,6 +7,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
@@ -103,7 +105,7 @@ impl Queries {
             query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
             query.max_values = (self.limits.max_points - values).max(1);
             // Pending is read first. A reading that is stored in between is then in both, not in neither.
-            let pending = self.first_pending(&query).await?;
+            let pending = self.first_pending(deadline, &query).await?;
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,
                 Err(_) if !pending.hours.is_empty() => {
@@ -182,7 +184,7 @@ impl Queries {
     }
 
     /// Answers [`crate::store::Store::readings`] from the pending readings.
-    async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
+    async fn first_pending(&self, deadline: Instant, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
         if self.pipeline.try_is_pending(std::slice::from_ref(&query.device), &query.hours()) == Some(false) {
             return Ok(FirstReadings { hours: Vec::new(), complete_until_ms: query.range_ms.end });
         }
@@ -195,7 +197,7 @@ impl Queries {
             }
             gathered.finish()
         };
-        Ok(self.of_pending(devices, hours, first).await?.0.remove(0))
+        Ok(self.of_pending(deadline, devices, hours, false, first).await?.0.remove(0))
     }
 }
 
@@ -224,7 +226,7 @@ impl ReadingSlices {
             query.max_instants = (*left).min(VALUES_PER_SLICE);
             let deadline = queries.deadline();
             // Pending is read first. A reading that is stored in between is then in both, not in neither.
-            let pending = queries.first_pending(query).await?;
+            let pending = queries.first_pending(deadline, query).await?;
             let stored = queries.ask(deadline, queries.store.readings(query)).await?;
             let until_ms = stored.complete_until_ms.min(pending.complete_until_ms);
             query.range_ms.start = until_ms;

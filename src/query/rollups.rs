@@ -505,8 +505,8 @@ impl Group {
         self,
         convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,
     ) -> Result<Converted<T>, QueryError> {
-        let Self { queries, devices, first, plan, windows, .. } = &self;
-        let (pending, _turn) = queries.pending(devices, plan.hours.clone()).await?;
+        let Self { queries, deadline, devices, first, plan, windows, .. } = &self;
+        let (pending, _turn) = queries.pending(*deadline, devices, plan.hours.clone()).await?;
         let is_pending = pending.iter().any(|hours| !hours.is_empty());
         let (stored, failed) = match self.stored(&windows[0]).await {
             Ok(stored) => (stored, None),

@@ -185,15 +185,19 @@ async fn one_query_at_a_time_has_the_readings_of_large_pending_hours() {
     let mut queries = over(store_of(folder.path(), &[], 0, &[]).await, folder.path(), limits());
     queries.large_hour = 2;
     let mut batch = BatchBuilder::default();
-    for (device, ts_ms) in [("small", 0), ("small", 1), ("large", 0), ("large", 1), ("large", 2)] {
+    let small = [("small", 0), ("small", 1), ("other", 0)];
+    for (device, ts_ms) in small.into_iter().chain([("large", 0), ("large", 1), ("large", 2)]) {
         batch.push(device, None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
+    }
+    for hour in 0..3 {
+        batch.push("long", None, hour * MS_PER_HOUR, [("m", 1.0)].into_iter()).unwrap();
     }
     queries.pipeline.insert(batch.finish().payload());
     let devices: [Arc<str>; 2] = ["small".into(), "large".into()];
-    let (found, turn) = queries.pending(&devices, Hour::ALL).await.unwrap();
+    let (found, turn) = queries.pending(queries.deadline(), &devices, Hour::ALL).await.unwrap();
     let values = |found: &[Vec<(Hour, Contents)>]| found.iter().map(|of| of[0].1.samples().len()).collect::<Vec<_>>();
     assert_eq!((values(&found), turn.is_some()), (vec![2, 3], true));
-    let (found, other_turn) = queries.pending(&devices[..1], Hour::ALL).await.unwrap();
+    let (found, other_turn) = queries.pending(queries.deadline(), &devices[..1], Hour::ALL).await.unwrap();
     assert_eq!((values(&found), other_turn.is_none()), (vec![2], true), "it does not wait");
 
     let (scope, all, second) = (DeviceScope::all(), SeriesFilter::ALL, Duration::from_secs(1));
@@ -204,11 +208,21 @@ async fn one_query_at_a_time_has_the_readings_of_large_pending_hours() {
         series: SeriesFilter::ALL,
         limit: 10,
     };
-    let latest = || queries.latest(scope, "large", &all);
-    assert!(tokio::time::timeout(second, latest()).await.is_err(), "it waits for its turn");
-    assert!(tokio::time::timeout(second, queries.readings(scope, &request)).await.is_err());
+    let hurried = Queries { limits: Limits { timeout: second, ..limits() }, ..queries.clone() };
+    let latest = tokio::time::timeout(2 * second, hurried.latest(scope, "large", &all)).await;
+    assert!(matches!(latest, Ok(Err(QueryError::Timeout(_)))), "it waits for its turn: {latest:?}");
+    let readings = tokio::time::timeout(2 * second, hurried.readings(scope, &request)).await;
+    assert!(matches!(readings, Ok(Err(QueryError::Timeout(_)))), "{readings:?}");
+    let small: [Arc<str>; 2] = ["small".into(), "other".into()];
+    let long: [Arc<str>; 1] = ["long".into()];
+    for devices in [&small[..], &long[..]] {
+        let found = hurried.pending(hurried.deadline(), devices, Hour::ALL).await;
+        assert!(matches!(found, Err(QueryError::Timeout(_))), "{devices:?} are large together");
+    }
+    let latest = queries.latest(scope, "long", &all).await.unwrap().body.unwrap();
+    assert_eq!(latest.values.into_values().collect::<Vec<_>>(), [(2 * MS_PER_HOUR, 1.0)], "one hour after the other");
     drop(turn);
-    let latest = latest().await.unwrap().body.unwrap();
+    let latest = queries.latest(scope, "large", &all).await.unwrap().body.unwrap();
     assert_eq!(latest.values.into_values().collect::<Vec<_>>(), [(2, 1.0)]);
     assert_eq!(queries.readings(scope, &request).await.unwrap().body.readings.len(), 3);
 }
