@@ -131,16 +131,25 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
+/// The outcome of a deletion that the store has executed.
+struct Removed {
+    /// The number of readings that have lost a value.
+    readings: u64,
+    /// Why stored readings stay, if some do.
+    kept: Option<String>,
+}
+
 /// Executes a deletion.
 async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> {
     let DeletionStep { begun, unanswered, erased } = step;
-    let executed = match delete_stored(pipeline, &begun, &unanswered, &erased).await? {
-        Ok(readings) => Ok(readings + delete_dead_letters(pipeline, &begun.deletion).await?),
-        Err(error) => Err(error),
-    };
-    let readings = executed.as_ref().map_or(0, |readings| *readings);
+    let mut executed = delete_stored(pipeline, &begun, &unanswered, &erased).await?;
+    if let Ok(removed) = &mut executed {
+        removed.readings += delete_dead_letters(pipeline, &begun.deletion).await?;
+    }
+    let readings = executed.as_ref().map_or(0, |removed| removed.readings);
     // The other instances must know the deletion before the log may be cut behind it.
     let is_shared = (begun.from.is_some() || executed.is_ok()) && tell_others(pipeline, &begun, readings).await?;
+    let executed = executed.and_then(|removed| removed.kept.map_or(Ok(readings), Err));
     while !pipeline.lock().pending.finish_deletion() {
         tokio::task::yield_now().await;
     }
@@ -154,13 +163,14 @@ async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> 
 
 /// Has the store execute a deletion, and repeats it until the store does.
 ///
-/// Returns the number of readings that have lost a stored or a pending value. The inner error is permanent.
+/// Counts the readings that have lost a stored or a pending value. The inner error is permanent: the store
+/// has not executed the deletion.
 async fn delete_stored(
     pipeline: &Pipeline,
     begun: &BegunDeletion,
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
-) -> Result<Result<u64, String>, GaveUp> {
+) -> Result<Result<Removed, String>, GaveUp> {
     let (deletions, deletion) = (pipeline.store.deletions(), &begun.deletion);
     if let Some(why) = deletions.refusal(deletion) {
         return Ok(Err(why.to_owned()));
@@ -181,12 +191,12 @@ async fn delete_stored(
             Ok(Deleted { readings, hours, kept }) => {
                 attempts.succeed();
                 roll_up_closed(pipeline, &deletion.device, hours).await?;
-                if let Some((hour, error)) = kept.first_key_value() {
-                    let start = rfc3339(hour.start_ms());
-                    return Ok(Err(format!("the hour {start} keeps its readings: {}", error.with_cause())));
-                }
+                let why = |(hour, error): (&Hour, &StoreError)| {
+                    format!("the hour {} keeps its readings: {}", rfc3339(hour.start_ms()), error.with_cause())
+                };
                 let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
-                return Ok(Ok(pending - stored_too.unwrap_or(0) + readings));
+                let readings = pending - stored_too.unwrap_or(0) + readings;
+                return Ok(Ok(Removed { readings, kept: kept.first_key_value().map(why) }));
             }
             Err(error) if error.is_permanent() => {
                 attempts.succeed();

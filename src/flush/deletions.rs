@@ -7,8 +7,9 @@
 //! ```
 //! - A deletion begins as [`Stage::Logged`], or as [`Stage::Executed`] if the opened log says that it was
 //!   executed.
-//! - If no other instance executes it, it is forgotten when it is executed. A deletion that another instance
-//!   has announced becomes [`Stage::Announced`] as soon as it is executed here.
+//! - If no other instance executes it, it is forgotten when it is executed. So is a deletion of this instance
+//!   that has failed in the store. A deletion that another instance has announced becomes
+//!   [`Stage::Announced`] as soon as it is executed here.
 //! - The client is answered when the deletion is forgotten, or before, if only silent instances are missing.
 //!
 //! Each step is durable elsewhere before the book has it: in the log, or in the notes of the store. So after
@@ -156,15 +157,16 @@ impl Deletions {
         !self.lock().ahead.is_empty()
     }
 
-    /// Notes that a deletion is executed here, with the number of removed readings, or that it cannot be. If
-    /// it `is_shared` with other instances, the watcher settles it. Otherwise its client is answered.
+    /// Notes that a deletion is executed here, with the number of removed readings, or that it has failed. If
+    /// it `is_shared` with other instances, the watcher settles it. Otherwise its client is answered. So is
+    /// the client of a deletion that has failed, because nothing that others do makes it a success.
     pub(super) fn note_executed(&self, begun: &BegunDeletion, executed: Result<u64, String>, is_shared: bool) {
         let (readings, absent) = (executed.as_ref().map_or(0, |readings| *readings), Vec::new());
-        if !is_shared {
+        let is_own = begun.from.is_none();
+        if !is_shared || is_own && executed.is_err() {
             let outcome = DeletionOutcome::Executed { readings, absent };
             return self.answer(begun.id, executed.map_or_else(DeletionOutcome::Failed, |_| outcome));
         }
-        let is_own = begun.from.is_none();
         let stage = if is_own { Stage::Executed { readings } } else { Stage::Announced { readings, absent } };
         self.change(begun.id, |entry| entry.stage = stage);
         self.executed.notify_one();
@@ -316,7 +318,7 @@ mod tests {
             (&Logged, ExecutedAlone, [None, None]),
             (&Logged, FailedAlone, [None, None]),
             (&Logged, ExecutedAmongOthers, [Some(Executed { readings: 3 }), Some(announced(3))]),
-            (&Logged, FailedAmongOthers, [Some(Executed { readings: 0 }), Some(announced(0))]),
+            (&Logged, FailedAmongOthers, [None, Some(announced(0))]),
             (&Logged, Seen, same(&Logged)),
             (&Logged, Settled, same(&Logged)),
             (&executed, Seen, same(&seen)),
@@ -352,7 +354,8 @@ mod tests {
         let accepted = DeletionOutcome::Accepted { waits_for: both.clone() };
         for (events, are_silent, expected) in [
             (&[ExecutedAlone][..], false, Some(alone.clone())),
-            (&[FailedAlone], false, Some(failed)),
+            (&[FailedAlone], false, Some(failed.clone())),
+            (&[FailedAmongOthers], false, Some(failed)),
             (&[NotTaken], false, None),
             (&[ExecutedAmongOthers, Seen, SettledWhileOpen], false, None),
             (&[ExecutedAmongOthers, Seen, SettledWhileOpen], true, Some(accepted.clone())),

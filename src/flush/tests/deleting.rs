@@ -189,11 +189,13 @@ async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
 
 #[tokio::test]
 async fn a_deletion_fails_for_its_client_if_an_hour_keeps_its_readings() {
-    let life = Life::begin(&folder(), EAGER, sound());
-    for ts_ms in [1, 3_600_000] {
+    let refuse = || StoreError::new(Cause::Validation, "no");
+    let life = Life::begin(&folder(), EAGER, Box::new(move |write: &BucketWrite| (write.hour == Hour(2)).then(refuse)));
+    for ts_ms in [1, 3_600_000, 7_200_000] {
         append_at(&life, ts_ms).await;
     }
     life.settled().await;
+    assert!(!life.pipeline.dead_letters.is_empty());
     let file = rusqlite::Connection::open(life.folder.path().join("tidegauge.sqlite")).unwrap();
     let damage = "UPDATE first_chunks SET data = x'010007'
         WHERE id = (SELECT first_chunk FROM buckets WHERE hour = 0)";
@@ -206,6 +208,7 @@ async fn a_deletion_fails_for_its_client_if_an_hour_keeps_its_readings() {
     let devices = ["a".into()];
     let left = life.store.hour_stats(&devices, Hour(0)..Hour(9), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
     assert_eq!(left[0].iter().map(|left| left.hour).collect::<Vec<_>>(), [Hour(0)]);
+    assert!(life.pipeline.dead_letters.is_empty());
 }
 
 /// A write that the killed process has sent may reach the store after the deletion.
