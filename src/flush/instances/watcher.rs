@@ -126,7 +126,7 @@ impl Watcher<'_> {
             let valid = VALID + 2 * slowness;
             self.pipeline.peers.end_lease_by(begin + valid); // others may see the beat before its answer is here
             let beat = self.instances.beat(&self.own, valid).await;
-            if beat.is_err() {
+            if beat.as_ref().is_err_and(|error| error.cause.may_still_happen()) {
                 self.short_until = Instant::now() + self.instances.longest_command();
             }
             if beat? {
@@ -168,7 +168,7 @@ impl Watcher<'_> {
             tracing::warn!(
                 seconds,
                 "the store was so slow with the notes of the instances that the lease was over before it began; \
-                 nothing is stored before the next one"
+                 nothing is stored until a lease lasts longer"
             );
         }
         Ok(())

@@ -176,4 +176,9 @@ async fn a_lease_is_short_while_an_earlier_beat_without_an_answer_may_take_effec
     assert_eq!(notes.leases(), [ms(8_000)]);
     pass(ms(7_000)).await; // and at 83 s
     assert!(notes.leases()[0] > ms(20_000), "{:?}", notes.leases());
+    notes.refuses_beats.store(true, Ordering::Relaxed);
+    pass(ms(9_500)).await; // the beat is refused at 93 s
+    notes.refuses_beats.store(false, Ordering::Relaxed);
+    pass(ms(1_000)).await; // and at 94 s
+    assert!(notes.leases()[0] > ms(20_000), "no refused beat takes effect: {:?}", notes.leases());
 }

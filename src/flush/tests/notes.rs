@@ -11,6 +11,8 @@ pub(in crate::flush) struct KeptNotes {
     pub(in crate::flush) loses_answers: AtomicBool,
     /// Whether only the answers to [`Instances::close`] are lost.
     pub(in crate::flush) loses_closing: AtomicBool,
+    /// Whether beats are refused.
+    pub(in crate::flush) refuses_beats: AtomicBool,
     /// How long the answer to a beat takes.
     pub(in crate::flush) beat_takes: Mutex<Duration>,
     pub(in crate::flush) longest_command: Mutex<Duration>,
@@ -96,6 +98,9 @@ impl Instances for KeptNotes {
         let takes = *self.beat_takes.lock().unwrap();
         if !takes.is_zero() {
             tokio::time::sleep(takes).await;
+        }
+        if self.refuses_beats.load(Ordering::Relaxed) {
+            return Err(StoreError::new(Cause::NotPrimary, "not primary"));
         }
         self.answer(is_new)
     }
