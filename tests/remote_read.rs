@@ -198,20 +198,20 @@ async fn prometheus_computes_the_same_from_tidegauge_as_from_its_own_samples() {
     let writer = Prometheus::start(server.url()).await;
     let device = writer.instance();
     let begin_ms = now_ms();
-    let at_ms = wait_until("six seconds of samples are there", async || {
+    let at_ms = wait_until("twelve seconds of samples are there", async || {
         let latest = server.get_json(&format!("/v1/latest?device={device}&metric=up")).await;
         let ts = latest["devices"][0]["metrics"].as_object()?.values().next()?["ts"].as_str()?.to_owned();
         let ts_ms = ts.parse::<jiff::Timestamp>().expect("a time").as_millisecond();
-        (ts_ms - begin_ms > 6_000).then_some(ts_ms)
+        (ts_ms - begin_ms > 12_000).then_some(ts_ms)
     })
     .await;
     let reader = Prometheus::reading(server.url()).await;
     for expression in [
         "sum by (job) (scrape_samples_scraped)",
         "count({__name__=~\"go_.*\"})",
-        "sum(rate(prometheus_tsdb_head_samples_appended_total[5s]))",
-        "max_over_time(go_goroutines[5s])",
-        "max_over_time(go_goroutines{instance!=\"none\",job=~\"it.+\"}[5s])",
+        "sum(rate(prometheus_tsdb_head_samples_appended_total[10s]))",
+        "max_over_time(go_goroutines[10s])",
+        "max_over_time(go_goroutines{instance!=\"none\",job=~\"it.+\"}[10s])",
     ] {
         let (own, read) = (writer.query(expression, at_ms).await, reader.query(expression, at_ms).await);
         assert!(own.as_array().is_some_and(|series| !series.is_empty()), "{expression}: {own}");
