@@ -107,9 +107,10 @@ async fn the_log_keeps_hours_of_an_outage_and_the_centre_catches_up() {
         }
     }
     edge.settled().await;
-    let metrics = wait_until("the lag is that of the outage", async || {
+    // After a start it grows with the monotonic clock, which stays real here.
+    let metrics = wait_until("the lag is that of the outage before the restart", async || {
         let metrics = edge.metrics().await;
-        (metrics.value("tidegauge_forward_lag_seconds")? >= 5.0 * HOUR_S as f64).then_some(metrics)
+        (metrics.value("tidegauge_forward_lag_seconds")? >= 3.0 * HOUR_S as f64).then_some(metrics)
     })
     .await;
     let kept = metrics.count("tidegauge_log_bytes");
