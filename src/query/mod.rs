@@ -74,8 +74,11 @@ const DEVICE_INDEX: &str = "the device index of the store";
 const DEVICES_PER_LOOK: usize = 16;
 
 /// Pending hours with more values, repetitions included, are large: some megabytes of readings, up to some
-/// hundred. The hours that are in memory at the same time count together.
+/// hundred.
 const LARGE_HOUR: usize = 1 << 18;
+
+/// The values of this many large hours, in smaller hours, are as large if their readings are kept together.
+const HOURS_KEPT: usize = 8;
 
 /// The converted pending hours of each device, and the turn of the query, if hours are large.
 type OfPending<T> = (Vec<T>, Option<OwnedSemaphorePermit>);
@@ -397,8 +400,8 @@ impl Queries {
 
     /// Converts the pending hours of each device in a range, ascending, on a blocking thread.
     ///
-    /// If hours are large, their devices wait for the turn, which ends when the caller drops it. All hours of
-    /// all devices count together if `convert` keeps their readings, and otherwise each hour by itself.
+    /// If an hour is large, its device waits for the turn, which ends when the caller drops it. If `convert`
+    /// keeps the readings, so do devices with which all hours together have more than [`HOURS_KEPT`] large ones.
     ///
     /// # Errors
     /// If the turn does not come before the deadline.
@@ -415,12 +418,12 @@ impl Queries {
             let mut kept = 0;
             let unless_large = |device: &Arc<str>| {
                 let found = pipeline.pending_hours(device, hours.clone());
-                let values = found.iter().map(PendingHour::values);
-                let at_once = if keeps_readings { kept + values.sum::<usize>() } else { values.max().unwrap_or(0) };
-                if at_once > large_hour {
+                let with_these = kept + found.iter().map(PendingHour::values).sum::<usize>();
+                let is_much = keeps_readings && with_these > HOURS_KEPT * large_hour;
+                if is_much || found.iter().any(|hour| hour.values() > large_hour) {
                     return Err(found);
                 }
-                kept = at_once;
+                kept = with_these;
                 Ok(convert(&found))
             };
             (devices.iter().map(unless_large).collect::<Vec<_>>(), convert)
