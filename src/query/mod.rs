@@ -401,8 +401,8 @@ impl Queries {
     /// Converts the pending hours of each device in a range, ascending, on a blocking thread.
     ///
     /// If an hour is large, its device waits for the turn, which ends when the caller drops it. If `convert`
-    /// keeps the readings, all hours together may have the values of [`HOURS_KEPT`] large ones; devices beyond
-    /// wait too.
+    /// keeps the readings, all hours together may have the values of [`HOURS_KEPT`] large ones. Devices
+    /// beyond wait too.
     ///
     /// # Errors
     /// If the turn does not come before the deadline.
