@@ -162,10 +162,11 @@ async fn a_retained_message_is_stored_again_only_if_it_has_its_own_time() {
         })
         .await;
         assert_eq!((readings(&server, "a").await.len(), readings(&server, "b").await.len()), (0, 1), "{round}");
-        server.terminate().await;
-        server.start_again().await;
+        server.terminate().await; // the last server has the same client ID
+        if round == 0 {
+            server.start_again().await;
+        }
     }
-    server.terminate().await; // the next server has the same client ID
     let with_5 = broker.subscribed(Setup::sqlite(), &format!("version = '5'\n{TOPICS}"));
     let server = Server::start(with_5).await;
     connected(&server).await;
