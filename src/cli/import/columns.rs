@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csv::StringRecord;
 use tidegauge::common::clock::rfc3339;
-use tidegauge::model::series::{self, SeriesError};
+use tidegauge::model::series::{self, Series, SeriesError};
 
 use super::numbers::{self, Unclear};
 
@@ -104,6 +104,8 @@ pub(super) enum ColumnsError {
     NoValues(String),
     #[error("the metric {0:?} would be read from two columns")]
     Twice(String),
+    #[error(transparent)]
+    Series(#[from] SeriesError),
     #[error("a file of an export has the columns deviceId,ts,series,value,metadata; this one has {0:?} too")]
     NotOfExport(String),
 }
@@ -279,19 +281,23 @@ impl<'a> Header<'a> {
     /// The column of a metric, and its series.
     ///
     /// It is the column that the metric names, else the one with the metric's name, else the only candidate.
-    /// A column with the metric's name keeps its unit.
+    /// A new name keeps the unit of its column, unless it has one itself.
     fn value(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<ValueColumn, ColumnsError> {
         let WantedMetric { name, column } = metric;
-        if let Some(column) = column {
-            return Ok(ValueColumn { at: self.named(column)?, metric: name.clone() });
-        }
-        let of_series = self.names.iter().position(|column| column.series == *name);
-        let of_metric = of_series.or_else(|| self.names.iter().position(|column| column.metric == name));
-        match (of_metric, candidates) {
-            (Some(at), _) => Ok(ValueColumn { at, metric: self.names[at].series.clone() }),
-            (None, &[only]) => Ok(ValueColumn { at: only, metric: name.clone() }),
-            (None, _) => Err(ColumnsError::NoMetric(name.clone(), self.list())),
-        }
+        let at = match (self.of_metric(column.as_ref().unwrap_or(name)), column, candidates) {
+            (Some(at), None, _) => return Ok(ValueColumn { at, metric: self.names[at].series.clone() }),
+            (Some(at), Some(_), _) | (None, None, &[at]) => at,
+            (None, Some(column), _) => return Err(ColumnsError::Absent(column.clone(), self.list())),
+            (None, None, _) => return Err(ColumnsError::NoMetric(name.clone(), self.list())),
+        };
+        Ok(ValueColumn { at, metric: with_unit_of(&self.names[at].series, name)? })
+    }
+
+    /// The column with this text, else that of this series, else that of this metric.
+    fn of_metric(&self, name: &str) -> Option<usize> {
+        let of_series = || self.names.iter().position(|column| column.series == name);
+        let of_metric = || self.names.iter().position(|column| column.metric == name);
+        self.position(name).or_else(of_series).or_else(of_metric)
     }
 
     fn list(&self) -> String {
@@ -307,6 +313,22 @@ fn with_unit(name: &str) -> Option<(&str, &str)> {
     };
     let (metric, unit) = rest.rsplit_once(open).map(|(metric, unit)| (metric.trim(), unit.trim()))?;
     (!metric.is_empty() && !unit.is_empty() && !metric.contains('{')).then_some((metric, unit))
+}
+
+/// The series `name` with the unit of the series `column`, unless it has one itself.
+fn with_unit_of(column: &str, name: &str) -> Result<String, SeriesError> {
+    let (new, column) = (Series::parse(name)?, Series::parse(column).ok());
+    let unit = column.as_ref().and_then(unit_of).filter(|_| unit_of(&new).is_none());
+    let Some(unit) = unit else { return Ok(name.to_owned()) };
+    let labels = new.labels.iter().map(|(key, value)| (&**key, &**value));
+    let mut labels: Vec<(&str, &str)> = labels.chain([("unit", unit)]).collect();
+    let mut text = String::new();
+    series::write(&mut text, new.metric, &mut labels)?;
+    Ok(text)
+}
+
+fn unit_of<'a>(series: &'a Series<'_>) -> Option<&'a str> {
+    series.labels.iter().find(|(key, _)| key == "unit").map(|(_, unit)| &**unit)
 }
 
 /// Whether a column contains numbers, according to the sample.
@@ -388,7 +410,11 @@ mod tests {
             ("Temperatur", 1, "Temperatur{unit=°C}"),
             ("Druck{unit=bar}", 2, "Druck{unit=bar}"),
             ("t (max)", 4, "t (max)"),
-            ("x=Leistung [kW]", 5, "x"),
+            ("Temperatur [°C]", 1, "Temperatur{unit=°C}"),
+            ("x=Leistung [kW]", 5, "x{unit=kW}"),
+            ("x=Leistung", 5, "x{unit=kW}"),
+            ("x{of=a}=Druck{unit=bar}", 2, "x{of=a,unit=bar}"),
+            ("x{unit=W}=Leistung", 5, "x{unit=W}"),
             ("a{b=c}", 7, "a{b=c}"),
         ] {
             assert_eq!(values(&find(&table, fixed(), &[metric]).unwrap()), [(at, series)]);
@@ -408,7 +434,7 @@ mod tests {
         let series = [(1, "t"), (2, "Druck{unit=bar}"), (3, "host"), (4, "u"), (5, "time"), (6, "timestamp")];
         assert_eq!(values(&of_server), series);
         let named = find_at("2026-10-25T00:30:00.000Z", fixed(), &["x=Druck (bar)", "time"]);
-        assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x"), (5, "time")]));
+        assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x{unit=bar}"), (5, "time")]));
         for time in ["2026-10-25T00:30:00Z", "2026-10-25T00:30:00.000+00:00", "1792852215"] {
             let foreign = find_at(time, fixed(), &["Druck"]);
             assert_eq!((&foreign.time[..], values(&foreign)), (&[6][..], vec![(2, "Druck{unit=bar}")]), "{time}");
@@ -435,6 +461,8 @@ mod tests {
         assert_eq!(values(&find(&one, fixed(), &["value"]).unwrap()), [(1, "value")]);
         assert_eq!(values(&find(&one, fixed(), &["temp"]).unwrap()), [(1, "temp")]);
         assert_eq!(values(&find(&one, fixed(), &["temp=value"]).unwrap()), [(1, "temp")]);
+        let one: [&[&str]; 2] = [&["timestamp", "value [°C]"], &["1", "2"]];
+        assert_eq!(values(&find(&one, fixed(), &["temp"]).unwrap()), [(1, "temp{unit=°C}")]);
         let two: [&[&str]; 2] = [&["timestamp", "a", "b"], &["1", "2", "3"]];
         assert_eq!(values(&find(&two, fixed(), &["b"]).unwrap()), [(2, "b")]);
         assert_eq!(find(&two, fixed(), &["c"]), Err(ColumnsError::NoMetric("c".into(), "timestamp, a, b".into())));
