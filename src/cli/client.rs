@@ -71,16 +71,23 @@ impl ClientArgs {
 
     /// The token in the file of `--token-file`, else in `TIDEGAUGE_TOKEN`.
     ///
-    /// It is no command-line argument, because the process list shows arguments.
+    /// It is no command-line argument, because the process list shows arguments. An error does not repeat
+    /// what is in the file.
     fn token(&self) -> anyhow::Result<Option<String>> {
-        let text = match &self.token_file {
-            Some(file) => {
-                let text = read_small_text(file);
-                Some(text.with_context(|| format!("{} (--token-file)", file.display()))?)
-            }
-            None => std::env::var("TIDEGAUGE_TOKEN").ok(),
+        let Some(file) = &self.token_file else {
+            let text = std::env::var("TIDEGAUGE_TOKEN").ok();
+            return Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()));
         };
-        Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()))
+        let text = read_small_text(file).with_context(|| format!("{} (--token-file)", file.display()))?;
+        let token = text.strip_prefix('\u{feff}').unwrap_or(&text).trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            bail!(
+                "{} (--token-file): it must have one token and nothing else, such as the first line that `tidegauge \
+                 token new` prints",
+                file.display()
+            );
+        }
+        Ok(Some(token.to_owned()))
     }
 }
 

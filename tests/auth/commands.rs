@@ -100,4 +100,15 @@ async fn an_import_shows_the_token_of_a_file() {
     assert_eq!(get(&server, "lights", "/v1/devices/LIGHT-1/latest").await.json()["metrics"]["lux"]["value"], 1.0);
     let absent = run(&["import", &rows, "--url", server.url(), "--token-file", "no-such-file"]).await;
     assert!(absent.code == Some(1) && absent.stderr.contains("no-such-file (--token-file)"), "{absent:?}");
+    let with_file = async |text: String| {
+        fs::write(&secret, text).expect("writable");
+        run(&["import", &rows, "--url", server.url(), "--token-file", &secret]).await
+    };
+    let marked = with_file(format!("\u{feff}{}\r\n", secret_of("lights"))).await;
+    assert!(marked.code == Some(1) && format!("{marked:?}").contains("device_forbidden"), "{marked:?}");
+    for text in ["", "\u{feff}\n", "tg_secret\n\n[[auth.tokens]]\nname = \"secret\"\n", "tg_secrät\n"] {
+        let refused = with_file(text.to_owned()).await;
+        let is_named = refused.stderr.contains("token (--token-file): it must have one token and nothing else");
+        assert!(refused.code == Some(1) && is_named && !refused.stderr.contains("secr"), "{text}: {refused:?}");
+    }
 }
