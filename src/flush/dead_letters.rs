@@ -95,11 +95,12 @@ impl DeadLetters {
     /// Locks the file at `path` for a change: a line is added, or the file is taken away. Waits for the lock.
     ///
     /// # Errors
-    /// When the lock file, which is in the same folder, cannot be opened or locked.
+    /// When the lock file, which is in the same folder, cannot be opened or locked. The error names it.
     pub fn lock(path: &Path) -> std::io::Result<File> {
-        let lock = path.with_extension("lock");
-        let lock = open_regular_with(&lock, File::options().write(true).create(true).truncate(false))?;
-        lock.lock()?;
+        let path = path.with_extension("lock");
+        let lock = open_regular_with(&path, File::options().write(true).create(true).truncate(false));
+        let lock = lock.map_err(file::named(&path))?;
+        lock.lock().map_err(file::named(&path))?;
         Ok(lock)
     }
 
@@ -233,11 +234,15 @@ impl DeadLetters {
     /// Returns the renamed file, locked.
     ///
     /// If an interrupted retry has left `taken`, this adds the lines of the file at `path` to it. So the
-    /// lines of earlier refusals stay in front of those of later refusals. `None`: neither file exists.
+    /// lines of earlier refusals stay in front of those of later refusals. `None`: neither file exists. Then
+    /// this creates no lock file either.
     ///
     /// # Errors
     /// When a file cannot be locked, renamed or opened. `WouldBlock`: another process holds `taken`.
     pub fn take(path: &Path, taken: &Path) -> std::io::Result<Option<File>> {
+        if !path.try_exists()? && !taken.try_exists()? {
+            return Ok(None);
+        }
         let _lock = Self::lock(path)?;
         let ((folder, name), (_, taken_name)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
         if !file::take(&folder, name, taken_name)? {
@@ -517,6 +522,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_file_that_cannot_be_opened_is_named() {
+        for name in ["dead-letters.lock", "dead-letters.ndjson"] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            let letters = dead_letters(folder.path().join("dead-letters.ndjson"), 1 << 20);
+            let refused = letters.append(&refused(None), &Arc::default(), "one", "").await.unwrap_err();
+            assert!(refused.to_string().contains(&format!("{name}: this is a folder")), "{refused}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_full_file_accepts_no_line_until_a_retry_takes_it_and_only_while_the_retry_runs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
@@ -546,6 +562,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [path, taken] = ["current", "taken"].map(|name| folder.path().join(name));
         assert!(DeadLetters::take(&path, &taken).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the service could not open a lock of root");
         std::fs::write(&path, "one\n").unwrap();
         let first = DeadLetters::take(&path, &taken).unwrap();
         std::fs::write(&path, "two\n").unwrap(); // refused meanwhile

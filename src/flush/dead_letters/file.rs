@@ -1,11 +1,16 @@
 //! Durable changes of a file of lines: lines are added, the file is taken away, lines are put back.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 
 use crate::disk::{Folder, OpenFile, OpenMode};
 use crate::log::MAX_PAYLOAD_BYTES;
+
+/// Adds the path of a file to an error.
+pub(super) fn named(path: &Path) -> impl FnOnce(Error) -> Error {
+    move |error| Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
 
 /// Renames a file to `taken`, unless `taken` exists. Returns false if neither file exists.
 pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
@@ -155,7 +160,7 @@ pub(super) fn rewrite(
     if needed > free {
         // Otherwise each retry would fill the disk, which the log and the store may need.
         let full = format!("{} needs {needed} bytes, and {free} are free", folder.path_of(new).display());
-        return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+        return Err(Error::new(ErrorKind::StorageFull, full));
     }
     let written = write_changed(folder, &*old, new, change).and_then(|()| folder.rename(new, name));
     if written.is_err() {
@@ -292,7 +297,7 @@ pub(super) fn add_lines(
     max_bytes: u64,
     left: u64,
 ) -> std::io::Result<()> {
-    let file = folder.open(name, OpenMode::Create)?;
+    let file = folder.open(name, OpenMode::Create).map_err(named(&folder.path_of(name)))?;
     let end = file.len()?;
     if let Err(error) = write_lines(&*file, &folder.path_of(name), end, lines, max_bytes, left) {
         let _ = file.set_len(end); // otherwise each retry leaves a piece of a line
@@ -322,7 +327,7 @@ fn write_lines(
             let of_retry = if left > 0 { format!(", {left} of them left by a retry") } else { String::new() };
             let limit = format!("flush.max_dead_letter_bytes ({max_bytes} bytes{of_retry})");
             let full = format!("{} has reached {limit}", path.display());
-            return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+            return Err(Error::new(ErrorKind::StorageFull, full));
         }
         file.write_all_at(&line, end)?;
         end += line.len() as u64;
