@@ -13,12 +13,13 @@
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use nix::unistd::Uid;
 use serde::Deserialize;
 use tidegauge::client::Counts;
 use tidegauge::common::regular_file::open_regular;
@@ -26,10 +27,9 @@ use tidegauge::config::Config;
 use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
 
 use super::client::ClientArgs;
-use super::counted;
-use super::data_dir;
 use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
 use super::settings::ConfigArgs;
+use super::{Usage, counted, data_dir};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
@@ -163,6 +163,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let files = Files::of(&config, args.forward)?;
+    files.refuse_root(Uid::effective())?;
     // First, so that faulty flags leave the file in its place.
     let sender = Sender::to(&args.client.or_server_of(&config.http)?, DEAD_LETTERS, RETRY_FOR)?;
     let Some(taken) = files.take()? else {
@@ -276,6 +277,24 @@ impl Files {
         Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 
+    /// Refuses root if the letters belong to another user, as whom the service runs.
+    ///
+    /// The service could not open the files that root leaves.
+    fn refuse_root(&self, user: Uid) -> anyhow::Result<()> {
+        for path in [&self.current, &self.taken] {
+            let owner = path.metadata().map_or(0, |file| file.uid());
+            if user.is_root() && owner != 0 {
+                return Err(Usage(format!(
+                    "{} belongs to the user {owner}, who could not open what root leaves here: run the command with \
+                     sudo -u '#{owner}'",
+                    path.display()
+                ))
+                .into());
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the current file away from the server, by renaming it.
     ///
     /// If an earlier `retry` was interrupted, its taken file is continued instead. `None`: there are no dead
@@ -293,5 +312,27 @@ impl Files {
     fn put_back(&self, kept: &[Range<u64>]) -> anyhow::Result<()> {
         DeadLetters::put_back(&self.current, &self.taken, kept)
             .with_context(|| format!("move the kept lines of {} back", self.taken.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[test]
+    fn root_does_not_retry_the_letters_of_another_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let [current, taken] = ["current", "taken"].map(|name| folder.path().join(name));
+        let files = Files { current, taken };
+        let root = Uid::from_raw(0);
+        files.refuse_root(root).unwrap(); // there are none
+        std::fs::write(&files.taken, "").unwrap();
+        let _ = chown(&files.taken, Some(1), None); // only root may; the files of others are not root's anyway
+        let owner = files.taken.metadata().unwrap().uid();
+        let refused = files.refuse_root(root).unwrap_err();
+        assert!(refused.is::<Usage>() && refused.to_string().ends_with(&format!("sudo -u '#{owner}'")), "{refused}");
+        files.refuse_root(Uid::from_raw(owner)).unwrap();
     }
 }
