@@ -146,6 +146,22 @@ async fn series_become_readings_with_labels() {
     assert!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "remote_write")]) > 0);
 }
 
+/// Prometheus writes its alerts too, and an alert about a silent device names the device.
+#[tokio::test]
+async fn alerts_and_latest_values_are_no_readings_of_the_device_that_they_name() {
+    let server = Server::start(Setup::sqlite()).await;
+    let all = vec![
+        series(&[("__name__", "ALERTS"), ("alertname", "Silent"), ("device", "silent")], &[1.0]),
+        series(&[("__name__", "ALERTS_FOR_STATE"), ("alertname", "Other")], &[1.0]),
+        series(&[("__name__", "tidegauge_latest_value"), ("device", "silent"), ("instance", "a:8080")], &[1.0]),
+    ];
+    let answer = write(&server, all).await;
+    assert_eq!((answer.status, answer.text()), (204, ""));
+    assert_eq!(server.get_json("/v1/devices").await["devices"], json!([]));
+    let derived = [("protocol", "remote_write"), ("reason", "derived")];
+    assert_eq!(server.metrics().await.count_where("tidegauge_fields_ignored_total", &derived), 3);
+}
+
 #[tokio::test]
 async fn version_2_is_answered_with_the_numbers_of_what_is_written() {
     let server = Server::start(Setup::sqlite()).await;

@@ -179,6 +179,8 @@ pub enum Ignored {
     Stale,
     /// A value of remote write that is no finite number.
     NonFinite,
+    /// A sample that Prometheus derives from readings: of an alert, or of a latest value of this server.
+    Derived,
     /// The buckets of a histogram, or the quantiles of a summary.
     ///
     /// Remote write sends them in native histograms, OTLP in data points.
@@ -212,7 +214,7 @@ impl Ignored {
             Self::Stale | Self::Histogram | Self::Exemplar | Self::Metadata => {
                 matches!(format, Format::RemoteWrite | Format::Otlp)
             }
-            Self::NonFinite => matches!(format, Format::RemoteWrite),
+            Self::NonFinite | Self::Derived => matches!(format, Format::RemoteWrite),
             Self::Attribute => matches!(format, Format::Otlp),
             Self::Array | Self::Event => matches!(format, Format::Webhook),
         }

@@ -14,6 +14,9 @@
 //! - A **native histogram** of metric `m` is `m_count` and `m_sum`, as in OTLP. Its buckets are ignored and
 //!   counted.
 //! - Consecutive samples with the same device and time are passed on as one reading.
+//! - **Derived series** are ignored and counted: alerts of Prometheus, and latest values that it scraped from
+//!   here. They repeat readings, and often name a device. As its readings they would end the alert that the
+//!   device is silent.
 //!
 //! A series with a missing or an invalid metric, device or label rejects each of its samples. The parser
 //! ignores and counts ([`Sink::ignore`]) samples that are not finite, because Prometheus sends NaN regularly
@@ -191,6 +194,7 @@ fn read_sample<S: Sink>(
     match series {
         _ if value.to_bits() == STALE_BITS => readings.sink().ignore(Ignored::Stale, reader.metric()),
         _ if !value.is_finite() => readings.sink().ignore(Ignored::NonFinite, reader.metric()),
+        _ if reader.is_derived() => readings.sink().ignore(Ignored::Derived, reader.metric()),
         Ok(()) => readings.add(Some(ts_ms), reader.text(Part::Sample).map(|text| (text, value))),
         Err(rejection) => readings.reject(Some(ts_ms), rejection),
     }
@@ -218,6 +222,10 @@ fn read_histogram<S: Sink>(
     }
     if sum.to_bits() == STALE_BITS {
         readings.sink().ignore(Ignored::Stale, reader.metric());
+        return Ok(());
+    }
+    if reader.is_derived() {
+        readings.sink().ignore(Ignored::Derived, reader.metric());
         return Ok(());
     }
     if has_buckets {

@@ -31,6 +31,7 @@ pub(super) struct SeriesReader<'b, 'o> {
     /// The labels of the series, except empty labels.
     labels: Vec<(&'b str, &'b str)>,
     metric: &'b str,
+    is_derived: bool,
     /// The name of the metric with a suffix.
     name: String,
     /// The canonical texts of the series, by [`Part`].
@@ -60,12 +61,18 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
     pub(super) fn new(options: &'o Options<'o>, symbols: &'o [&'b str], limits: Limits) -> Self {
         let max_metadata_bytes = limits.max_metadata_bytes;
         let (labels, name, metadata) = (Vec::new(), String::new(), String::new());
-        Self { options, symbols, max_metadata_bytes, labels, metric: "", name, texts: Default::default(), metadata }
+        let (metric, is_derived, texts) = ("", false, Default::default());
+        Self { options, symbols, max_metadata_bytes, labels, metric, is_derived, name, texts, metadata }
     }
 
     /// The metric of the series; empty if it has none.
     pub(super) const fn metric(&self) -> &'b str {
         self.metric
+    }
+
+    /// Whether Prometheus derives the series from readings. Its device is not set.
+    pub(super) const fn is_derived(&self) -> bool {
+        self.is_derived
     }
 
     /// The canonical text of the series of a part.
@@ -93,7 +100,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         written.as_ref().map(|()| text.as_str())
     }
 
-    /// Reads the labels of a series, and sets its device.
+    /// Reads the labels of a series, and sets its device unless the series is derived.
     pub(super) fn read<S: Sink>(
         &mut self,
         series: &'b [u8],
@@ -181,6 +188,10 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
     ) -> std::result::Result<(), SampleRejection> {
         let read = read.and_then(|count| self.check(count));
         self.metric = self.take(METRIC).unwrap_or_default();
+        self.is_derived = is_derived(self.metric);
+        if self.is_derived {
+            return Ok(());
+        }
         let device = self.options.device_labels.iter().find_map(|label| self.take(label));
         let device = device.ok_or_else(|| {
             let looked_for = self.options.device_labels.join(", ");
@@ -235,4 +246,9 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         }
         metadata::write(&mut self.metadata, members.into_iter());
     }
+}
+
+/// Whether Prometheus derives the series of a metric from readings.
+fn is_derived(metric: &str) -> bool {
+    matches!(metric, "ALERTS" | "ALERTS_FOR_STATE") || metric.starts_with("tidegauge_latest_")
 }

@@ -109,6 +109,23 @@ fn values_that_are_not_finite_are_ignored() {
 }
 
 #[test]
+fn series_that_prometheus_derives_from_readings_are_ignored_with_a_device_or_without() {
+    let up = |value| (vec![("__name__", "up"), ("instance", "a")], vec![(1, value)]);
+    let with_device = vec![("__name__", "ALERTS"), ("instance", "silent"), ("site", "x")];
+    let stale = vec![(1, 1.0), (1, f64::from_bits(STALE_BITS))];
+    let without = |metric| (vec![("__name__", metric), ("alertname", "Silent")], vec![(1, 1.0)]);
+    let all = [without("ALERTS_FOR_STATE"), up(1.0), (with_device, stale), without("tidegauge_latest_value"), up(2.0)];
+    let ignored = ["Derived ALERTS_FOR_STATE", "Derived ALERTS", "Stale ALERTS", "Derived tidegauge_latest_value"];
+    let mut expected = ignored.map(|what| format!("ignored {what}")).to_vec();
+    expected.extend(["a 1 up=1", "a 1 up=2"].map(str::to_owned));
+    assert_eq!(parsed(&all), expected);
+    for metric in ["ALERTS_TOTAL", "tidegauge_log_bytes"] {
+        let labels = vec![("__name__", metric), ("instance", "a")];
+        assert_eq!(parsed(&[(labels, vec![(1, 1.0)])]), [format!("a 1 {metric}=1")]);
+    }
+}
+
+#[test]
 fn an_invalid_series_rejects_its_samples_and_no_others() {
     let good = || (vec![("__name__", "up"), ("instance", "a")], vec![(1, 1.0)]);
     let long = "v".repeat(513);
@@ -191,6 +208,8 @@ fn values_of_a_histogram_that_are_not_finite_are_ignored() {
     ]
     .map(|histogram| Histogram { positive_deltas: Vec::new(), ..histogram });
     assert_eq!(parsed_histograms(&labels, &all), ["ignored NonFinite m", "ignored NonFinite m", "a 1 m_count=7"]);
+    let derived = [("__name__", "ALERTS"), ("instance", "a")];
+    assert_eq!(parsed_histograms(&derived, &all[..1]), ["ignored Derived ALERTS"]);
 }
 
 #[test]
