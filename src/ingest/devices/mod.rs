@@ -343,7 +343,11 @@ impl DeviceLimitError {
             ),
             Self::TooManyMetrics => {
                 let max = limits.metrics_per_hour.unwrap_or_default();
-                (Code::TooManyDeviceMetrics, format!("a device has at most {max} different series an hour"))
+                let detail = format!(
+                    "a device has at most {max} different series an hour (limits.device_metrics_per_hour); one of \
+                     more than {METRIC_MAX_BYTES} bytes counts as several"
+                );
+                (Code::TooManyDeviceMetrics, detail)
             }
             Self::TooManyNewDevices => (
                 Code::TooManyNewDevices,

@@ -135,6 +135,9 @@ fn a_long_series_counts_as_several_metrics() {
     let sent = [("d", &[short.as_str()][..]), ("d", &[&longest]), ("d", &[&long]), ("e", &[&longest]), ("e", &[&long])];
     let expected = [None, None, Some(Code::TooManyDeviceMetrics), None, Some(Code::TooManyDeviceMetrics)];
     assert_eq!(send(&devices, SECOND, &sent).0, expected);
+    let why = "a device has at most 5 different series an hour (limits.device_metrics_per_hour); one of more than 128 \
+               bytes counts as several";
+    assert_eq!(DeviceLimitError::TooManyMetrics.rejection(&devices.limits).detail, why);
 }
 
 #[test]
