@@ -74,15 +74,19 @@ async fn texts_of_series_gaps_steps_and_times() {
     let steps = "m.withGaps({ ts: [0, 10, 30], mean: [1, 2, 3], min: [0, 1, 2], max: [2, 3, 4] }, 10)";
     let expected = json!([[0, 10, 20, 30], [1, 2, null, 3], [0, 1, null, 2], [2, 3, null, 4]]);
     assert_eq!(run("series", steps).await, expected);
-    let compared = json!([{ "count": 0, "avg": null }, { "count": 1, "avg": 2 }, { "count": 3, "avg": 6 }]);
+    let compared = json!([
+        { "count": 0, "min": null, "max": null, "avg": null },
+        { "count": 1, "min": 2, "max": 2, "avg": 2 },
+        { "count": 3, "min": 1, "max": 12, "avg": 6 },
+    ]);
     let point = |nth: usize, count: u32, value: Option<u32>| {
         let ts = format!("2024-04-20T{}:00:00Z", 14 + nth);
         json!({ "ts": ts, "count": count, "min": value, "max": value, "avg": value, "compared": compared[nth] })
     };
     let metrics = json!({ "temp": [point(0, 3, Some(10)), point(1, 1, Some(1_000)), point(2, 0, None)] });
     let lines = format!("m.linesOfRollups([{}])", json!({ "deviceId": "A", "metrics": metrics }));
-    let expected = json!([{ "low": 10, "high": 1_000, "mean": 257.5 }, { "low": 2, "high": 6, "mean": 5 }]);
-    assert_eq!(run("series", &format!("{lines}.map(m.summary)")).await, expected, "the mean of readings, not of steps");
+    let expected = json!([{ "low": 10, "high": 1_000, "mean": 257.5 }, { "low": 1, "high": 12, "mean": 5 }]);
+    assert_eq!(run("series", &format!("{lines}.map(m.summary)")).await, expected, "of readings, not of steps");
     let texts = format!("m.axisTexts([{START_MS}, {START_MS} + 36e5 * 8], 36e5)");
     assert_eq!(
         run("time", &texts).await,

@@ -316,6 +316,8 @@ async fn a_chart_is_compared_with_the_day_before() {
     tab.wait_for(".legend", "A · a day earlier").await;
     let rows = json!([["04/20/2024, 05:00 PM", "6 (6 … 6)", "–"], ["04/20/2024, 04:00 PM", "5 (5 … 5)", "1.5"]]);
     assert_eq!(cells(&tab, ".data").await, rows);
+    let rows = json!([["A", "6", "5", "5.5", "6"], ["A · a day earlier", "2", "1", "1.5", "2"]]);
+    assert_eq!(cells(&tab, ".chart .legend").await, rows, "of readings, not of steps");
     assert_eq!(tab.js("location.hash.includes('compare=-1d')").await, true);
     tab.check("compared").await;
     let csv = tab.js("document.querySelector('.links a[download=\"rollups.csv\"]').getAttribute('href')").await;

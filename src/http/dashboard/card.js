@@ -146,5 +146,5 @@ function valueText(found) {
 function lastOf(line) {
   if (line.last) return line.last;
   const at = line.ts.length - 1;
-  return at < 0 ? undefined : { instant: line.ts[at], value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
+  return at < 0 ? undefined : { value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
 }

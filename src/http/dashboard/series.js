@@ -121,8 +121,7 @@ export function linesOfRollups(devices) {
         min[at] = point.min;
         max[at] = point.max;
       }
-      const last = points.at(-1)?.last ?? undefined;
-      lines.push({ device: deviceId, series, ts, mean, min, max, counts: points.map(countOf), count: total(points), last: last && { instant: Date.parse(last.ts), value: last.value } },
+      lines.push({ device: deviceId, series, ts, mean, min, max, counts: points.map(countOf), count: total(points), last: points.at(-1)?.last },
         ...earlierLine(deviceId, series, metrics[series], "avg"));
     }
   }
@@ -136,12 +135,14 @@ const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }
 const countOf = ({ count }) => count;
 export const total = (parts) => parts.reduce((sum, part) => sum + countOf(part), 0);
 
-// The line of the earlier steps with which the answer compares a series, if it does.
+// The line of the earlier steps with which the answer compares a series, if it does. It has no band: `lows` and `highs`
+// are for its summary.
 function earlierLine(device, series, points, column, isSteps = false) {
   if (!points[0]?.compared) return [];
   const found = points.filter(({ compared }) => compared.count > 0);
-  const values = found.map(({ compared }) => compared);
-  return [{ device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: values.map((value) => value[column]), counts: isSteps ? undefined : values.map(countOf), count: total(values) }];
+  const values = found.map(({ compared }) => compared), of = (name) => values.map((value) => value[name]);
+  const line = { device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: of(column), count: total(values), last: values.at(-1)?.last };
+  return [isSteps ? line : { ...line, lows: of("min"), highs: of("max"), counts: of("count") }];
 }
 
 // The lines of the increases of counters. The increase is in the column `mean`.
@@ -227,11 +228,11 @@ export function withGaps(line, step) {
 
 // The smallest, mean and largest value of a whole line; undefined if it has no values. The mean is that of all readings,
 // or of all steps if the line has no counts.
-export function summary({ mean, min = mean, max = mean, counts }) {
+export function summary({ mean, min = mean, max = mean, lows = min, highs = max, counts }) {
   let [low, high, sum, number] = [Infinity, -Infinity, 0, 0];
   for (let at = 0; at < mean.length; at++) {
-    if (min[at] < low) low = min[at];
-    if (max[at] > high) high = max[at];
+    if (lows[at] < low) low = lows[at];
+    if (highs[at] > high) high = highs[at];
     if (mean[at] === null) continue;
     const count = counts?.[at] ?? 1;
     sum += count * mean[at];
