@@ -98,9 +98,9 @@ async fn with_lower_limits_pages_are_shorter_and_few_readings_become_steps() {
 async fn values_beyond_their_limits_are_marked() {
     let server = Server::start(Setup::sqlite()).await;
     let limits = json!({ "level": { "min": 20 }, "temp": { "max": 80 }, "typo": { "hihg": 1 } });
-    let reading =
-        json!({ "deviceId": "TANK", "metadata": { "limits": limits }, "values": { "level": 12.5, "temp": 20 } });
-    assert_eq!(server.ingest(&reading).await.status, 200);
+    let newer = json!({ "ageMs": 1_000, "values": { "a": 1, "b": 1, "c": 1, "d": 1 } });
+    let readings = json!([{ "ageMs": 60_000, "values": { "level": 12.5, "temp": 20 } }, newer]);
+    server.accepts(&json!({ "deviceId": "TANK", "metadata": { "limits": limits }, "readings": readings })).await;
     let tab = Tab::open().await;
     tab.go(&format!("{}/", server.url())).await;
     tab.wait_for("tr[data-device] .values .beyond", "level 12.5low").await;

@@ -206,7 +206,7 @@ export function devicesView(root, start) {
     const latest = new Map(shown.latest.map((device) => [device.deviceId, device.metrics]));
     const lines = new Map((shown.lines?.devices ?? []).map((device) => [device.deviceId, device.metrics]));
     for (const line of list.querySelectorAll("tr[data-device]")) {
-      const all = latest.get(line.dataset.device) ?? {}, metrics = newest(all), number = Object.keys(all).length;
+      const all = latest.get(line.dataset.device) ?? {}, metrics = foremost(all), number = Object.keys(all).length;
       const { metadata } = shown.devices.find((device) => device.deviceId === line.dataset.device);
       fill(line.querySelector(".values"), metrics.map(([series, { ts, value, beyond }]) => {
         const { name, labels } = parseSeries(series);
@@ -242,8 +242,8 @@ export function devicesView(root, start) {
   return { update, refresh: () => poll.now(), stop: () => poll.stop() };
 }
 
-// The values of a device that the list shows: the newest.
-const newest = (metrics) => Object.entries(metrics).sort(([, one], [, other]) => (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0)).slice(0, MAX_VALUES);
+// The values of a device that the list shows: those beyond their limits, then the newest.
+const foremost = (metrics) => Object.entries(metrics).sort(([, one], [, other]) => !one.beyond - !other.beyond || (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0)).slice(0, MAX_VALUES);
 
 const filtersOf = (params) => [...params].filter(([name]) => name.startsWith("meta."));
 
@@ -280,7 +280,7 @@ async function load(params, signal, progress) {
 
 // The path of the last day of the listed values, in steps of an hour, without the devices.
 function linesPath(devices) {
-  const names = new Set(devices.flatMap(({ metrics }) => newest(metrics).map(([series]) => parseSeries(series).name)));
+  const names = new Set(devices.flatMap(({ metrics }) => foremost(metrics).map(([series]) => parseSeries(series).name)));
   return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${repeated("metric", [...names].slice(0, MAX_NAMES))}`;
 }
 
