@@ -93,6 +93,33 @@ pub(in crate::store) async fn late_hours_of_a_day_are_rolled_up_together(store: 
     }
 }
 
+/// In MongoDB, the `_id`s of the second device are in the range of the last hour of a day of the first one.
+/// The hours are more than one query asks for.
+pub(in crate::store) async fn hours_of_devices_with_alike_ids_are_counted_once(store: &dyn Store, other: &dyn Store) {
+    const HOURS: i32 = 260;
+    let (device, alike) = ("ss", "ss/2026-04-02");
+    let last_of_day = Hour(HOUR.0 - 18 * 24 - 15); // 2026-04-01T23:00:00Z
+    let mut buckets: Vec<(Arc<str>, Hour)> = vec![(device.into(), last_of_day)];
+    buckets.extend((0..HOURS).map(|nth| (Arc::from(alike), Hour(HOUR.0 + 2 * nth))));
+    for offset in [1_000_u32, 2_000] {
+        let of_bucket = |(device, hour): &(Arc<str>, Hour)| write_of(device, *hour, &[(offset, &[("a", 1.5)])]);
+        let writes: Vec<_> = buckets.iter().map(of_bucket).collect();
+        assert!(store.write(&writes).await.iter().all(Result::is_ok));
+        assert!(rollups(other).roll_up(&buckets).await.iter().all(Result::is_ok));
+        let count = u64::from(offset / 1_000);
+        for (device, hours) in [(device, last_of_day..HOUR), (alike, HOUR..Hour(HOUR.0 + 2 * HOURS))] {
+            let stats = hour_stats(other, device, hours, &SeriesFilter::ALL).await;
+            let counts = stats.iter().map(|of_hour| (of_hour.hour, of_hour.stats[0].1.count));
+            let expected = buckets.iter().filter(|(of, _)| **of == *device).map(|(_, hour)| (*hour, count));
+            assert!(counts.eq(expected), "{device}: {stats:?}");
+        }
+    }
+    assert_eq!(write(store, &write_of(alike, last_of_day, &[(0, &[("a", 1.5)])])).await, written(1, 0));
+    assert_eq!(write(store, &write_of(alike, Hour(HOUR.0 + 1), &[(0, &[("a", 1.5)])])).await, written(1, 0));
+    let day = Day::of(last_of_day).hours();
+    assert_eq!(roll_up_hours(other, day).await.unwrap(), 1, "the other hours of the device are of other days");
+}
+
 /// All instances get the same identity of the rollups.
 pub(in crate::store) async fn instances_agree_on_what_is_rolled_up(store: &dyn Store, other: &dyn Store) {
     let identity = rollups(store).identity().await.unwrap();

@@ -10,8 +10,8 @@
 //! Reads are local reads of the primary, which return every acknowledged write. What they return may not be
 //! durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -72,22 +72,31 @@ impl Derivation for Buckets {
 
 impl Buckets {
     /// Adds the parts of the buckets of some runs.
+    ///
+    /// The range of one device may have all buckets of another one: the range of `d` in the last hour of
+    /// 2026-04-01 has those of `d/2026-04-02`. If both devices are in `runs`, the server returns these hours
+    /// too. They are left out, because another query may read them as well.
     async fn derive_runs(
         &self,
         runs: &[Run],
         names: &mut MetricNames,
         derived: &mut Derived,
     ) -> Result<(), StoreError> {
-        let known: HashSet<&Arc<str>> = runs.iter().map(|run| &run.device).collect();
-        let devices: Vec<&Arc<str>> = known.iter().copied().collect();
+        let mut asked: HashMap<&str, Vec<&Run>> = HashMap::new();
+        for run in runs {
+            asked.entry(&run.device).or_default().push(run);
+        }
+        let devices: Vec<&str> = asked.keys().copied().collect();
         let ranges: Vec<Document> =
             runs.iter().map(|run| doc! { "_id": names::ids_of_hours(&run.device, &run.hours) }).collect();
         let find = self.find(doc! { "$or": ranges, "deviceId": of_devices(&devices) });
         let visit = |document: &RawDocument| {
             let device = document.get_str("deviceId")?;
-            let device =
-                known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
-            add(derived, part_of(Arc::clone(device), document, names)?);
+            let runs = asked.get(device).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
+            let part = part_of(Arc::clone(&runs[0].device), document, names)?;
+            if runs.iter().any(|run| run.hours.contains(&part.stats.hour)) {
+                add(derived, part);
+            }
             Ok(())
         };
         self.commands.all_documents(find.projection(rollup_fields()).batch_size(BATCH), visit).await

@@ -115,6 +115,7 @@ macro_rules! on_every_deployment {
             hours_soon_after_1970_are_rolled_up,
             late_hours_of_a_day_are_rolled_up_together,
             several_devices_have_the_stats_that_each_has_alone,
+            hours_of_devices_with_alike_ids_are_counted_once,
             instances_agree_on_what_is_rolled_up,
         );
     };
