@@ -28,13 +28,18 @@ pub struct Pattern {
 enum Matcher {
     /// The texts of a list, ascending and without duplicates. Only they match, as a whole.
     List(Arc<[String]>),
+    /// The alternatives of a list with dots, ascending and without duplicates.
+    Dotted(Arc<[Alternative]>),
     Regex(Regex),
 }
+
+/// The characters of a text. `None` is a dot, which stands for any character.
+type Alternative = Vec<Option<char>>;
 
 impl Pattern {
     /// Compiles an expression.
     ///
-    /// A list of texts, such as `^(a|b)$`, may be longer than other expressions.
+    /// A list of texts, such as `^(a|b)$`, may be longer than other expressions. Its texts may have dots.
     ///
     /// # Errors
     /// A message, if the expression is malformed or too large.
@@ -44,7 +49,12 @@ impl Pattern {
         {
             list.sort_unstable();
             list.dedup();
-            return Ok(Self { text: text.into(), matcher: Matcher::List(list.into()) });
+            let texts = list.iter().map(|text| text.iter().copied().collect::<Option<String>>());
+            let matcher = match texts.collect::<Option<Vec<String>>>() {
+                Some(texts) => Matcher::List(texts.into()),
+                None => Matcher::Dotted(list.into()),
+            };
+            return Ok(Self { text: text.into(), matcher });
         }
         if text.len() > REGEX_MAX_BYTES {
             return Err(format!(
@@ -72,7 +82,7 @@ impl Pattern {
     pub fn literals(&self) -> Option<Vec<String>> {
         match &self.matcher {
             Matcher::List(list) => Some(list.to_vec()),
-            Matcher::Regex(_) => None,
+            Matcher::Dotted(_) | Matcher::Regex(_) => None,
         }
     }
 
@@ -81,32 +91,59 @@ impl Pattern {
     pub fn matches(&self, text: &str) -> bool {
         match &self.matcher {
             Matcher::List(list) => list.binary_search_by(|known| known.as_str().cmp(text)).is_ok(),
+            Matcher::Dotted(list) => one_matches(list, text),
             Matcher::Regex(regex) => regex.is_match(text),
         }
     }
 }
 
-/// Returns the texts of a list such as `^(a|b)$`; `None`: the expression is none.
-fn list_of(text: &str) -> Option<Vec<String>> {
-    let inner = text.strip_prefix('^')?.strip_suffix('$')?;
-    let group = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
-    match group {
-        Some(list) => list.strip_prefix("?:").unwrap_or(list).split('|').map(literal).collect(),
-        None => Some(vec![literal(inner)?]),
+/// Whether one alternative of an ascending list matches `text` as a whole.
+///
+/// Each step narrows the list to the alternatives that begin as the text does. So the work is at most in
+/// proportion to the length of the list.
+fn one_matches(list: &[Alternative], text: &str) -> bool {
+    let mut open = vec![(list, 0, text.chars())];
+    while let Some((alike, at, mut rest)) = open.pop() {
+        let Some(next) = rest.next() else {
+            if alike.first().is_some_and(|shortest| shortest.len() == at) {
+                return true;
+            }
+            continue;
+        };
+        let dot = (next != '\n').then_some(None);
+        for wanted in [Some(Some(next)), dot].into_iter().flatten() {
+            let alike = &alike[alike.partition_point(|of| of.get(at) < Some(&wanted))..];
+            let alike = &alike[..alike.partition_point(|of| of.get(at) == Some(&wanted))];
+            if !alike.is_empty() {
+                open.push((alike, at + 1, rest.clone()));
+            }
+        }
     }
+    false
 }
 
-/// Returns the only text that an expression matches; `None`: it has operators.
+/// Returns the alternatives of a list such as `^(a|b)$`; `None`: the expression is none.
+fn list_of(text: &str) -> Option<Vec<Alternative>> {
+    let inner = text.strip_prefix('^')?.strip_suffix('$')?;
+    let mut list = inner;
+    while let Some(group) = list.strip_prefix('(').and_then(|list| list.strip_suffix(')')) {
+        list = group.strip_prefix("?:").unwrap_or(group);
+    }
+    if list.len() < inner.len() { list.split('|').map(alternative).collect() } else { Some(vec![alternative(inner)?]) }
+}
+
+/// Returns the characters of an expression; `None`: it has operators other than dots.
 ///
 /// A backslash before a punctuation mark is dropped.
-fn literal(text: &str) -> Option<String> {
-    let mut plain = String::with_capacity(text.len());
+fn alternative(text: &str) -> Option<Alternative> {
+    let mut plain = Vec::with_capacity(text.len());
     let mut chars = text.chars();
     while let Some(char) = chars.next() {
         match char {
-            '\\' => plain.push(chars.next().filter(char::is_ascii_punctuation)?),
-            '.' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' | '|' => return None,
-            other => plain.push(other),
+            '\\' => plain.push(Some(chars.next().filter(char::is_ascii_punctuation)?)),
+            '.' => plain.push(None),
+            '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' | '|' => return None,
+            other => plain.push(Some(other)),
         }
     }
     Some(plain)
@@ -155,7 +192,8 @@ mod tests {
         assert_eq!(literals("^S1$"), Some(vec!["S1".to_owned()]));
         assert_eq!(literals(r"^(a\.b|c d)$"), Some(vec!["a.b".to_owned(), "c d".to_owned()]));
         assert_eq!(literals("^(?:b||b|a)$"), Some(vec![String::new(), "a".to_owned(), "b".to_owned()]));
-        for other in ["S1", "^S1", "^a|b$", "^a.$", r"^\d$", "^(a|b)c$", "^(a)|(b)$", "^[ab]$"] {
+        assert_eq!(literals(r"^(?:(a|b\.c))$"), Some(vec!["a".to_owned(), "b.c".to_owned()]));
+        for other in ["S1", "^S1", "^a|b$", "^a.$", r"^\d$", "^(a|b)c$", "^(a)|(b)$", "^((a)|(b))$", "^[ab]$"] {
             assert_eq!(literals(other), None, "{other}");
         }
     }
@@ -181,6 +219,22 @@ mod tests {
         assert!(Pattern::new(&longest).is_ok());
         let error = Pattern::new(&longest.replacen('a', "aa", 1)).unwrap_err();
         assert!(error.contains("4096 bytes, or 32768 if it is a list such as ^(a|b)$; this one has 32769"), "{error}");
+    }
+
+    #[test]
+    fn a_list_with_dots_matches_as_its_expression_and_may_be_as_long() {
+        let text = r"^(?:a.c|a\.cd|.b.|..|é.|abc|)$";
+        let (list, regex) = (Pattern::new(text).unwrap(), Regex::new(text).unwrap());
+        assert!(matches!(list.matcher, Matcher::Dotted(_)) && list.literals().is_none());
+        for text in
+            ["", "a", "ab", "é!", "éé", "é\n", "abc", "a.c", "axc", "a\nc", "a.cd", "abcd", "xbx", "ab\n", "xyz"]
+        {
+            assert_eq!(list.matches(text), regex.is_match(text), "{text:?}");
+        }
+        let addresses: Vec<String> = (0..2_000).map(|at| format!("127.0.0.1:{at:04}")).collect();
+        let many = Pattern::new(&format!("^(?:{})$", addresses.join("|"))).unwrap();
+        assert!(addresses.iter().all(|address| many.matches(address)));
+        assert!(many.matches("127-0.0.1:1999") && !many.matches("127.0.0.1:2000"));
     }
 
     #[test]
