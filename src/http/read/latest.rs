@@ -112,8 +112,10 @@ pub(in crate::http) async fn latest(
     let series = params.series()?;
     params.end()?;
     running.reserve(ANSWER_BYTES).await?;
-    let latest = app.queries.latest(&grant.device_scope, &device, &series).await?;
-    if latest.body.is_none() && latest.lagging.is_none() {
+    let queries = app.queries.with_one_deadline();
+    let latest = queries.latest(&grant.device_scope, &device, &series).await?;
+    let has_none = latest.body.is_none() && latest.lagging.is_none();
+    if has_none && !queries.is_known(&grant.device_scope, &device).await? {
         return Err(Problem::unknown_device(&device));
     }
     let name = format!("latest-{device}");
