@@ -169,11 +169,12 @@ async fn all_devices_have_values_lines_and_charts_if_pages_end_early() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_has_one_line_and_units_are_with_the_values() {
     let server = Server::start(Setup::sqlite()).await;
-    let long = "a value that takes its place";
+    let (long, word) = ("a value that takes its place", "x".repeat(200));
+    let flow = format!("flow{{of={word}}}");
     let reading = json!({
         "deviceId": "LIGHT-FL01-ZONE1-OF-THE-HALL",
-        "metadata": { "units": { "hum": "%" }, "one": long, "two": long, "three": long, "four": long },
-        "values": { "hum": 40, "humidity-of-the-outside-air": 41, "temperature-of-the-outside-air": 22, "noise": 3 },
+        "metadata": { "units": { "hum": "%" }, "one": long, "two": word, "three": long, "four": long },
+        "values": { "hum": 40, "humidity-of-the-outside-air": 41, flow: 22, "noise": 3 },
     });
     assert_eq!(server.ingest(&reading).await.status, 200);
     let tab = Tab::open().await;
@@ -182,6 +183,19 @@ async fn an_id_has_one_line_and_units_are_with_the_values() {
     let height = tab.js("document.querySelector('tr[data-device] th a').offsetHeight").await;
     assert!(height.as_u64().is_some_and(|height| (1..=28).contains(&height)), "{height}");
     assert!(!tab.text("tr[data-device] .meta").await.contains("units"), "the values have the units");
+    for width in [1_440, 1_024] {
+        tab.size(width).await;
+        let right = |selector: &str| format!("document.querySelector('{selector}').getBoundingClientRect().right");
+        let is_shown = format!("{} <= {}", right(".age"), right(".list"));
+        assert_eq!(tab.js(&is_shown).await, true, "long texts of a device leave room for its age");
+    }
+    tab.go(&format!("{}/#/chart?device=LIGHT-FL01-ZONE1-OF-THE-HALL", server.url())).await;
+    tab.wait("document.querySelector('.metadata dd')").await;
+    tab.size(360).await;
+    tab.wait("!document.querySelector('.controls').open").await;
+    tab.click(".controls summary").await;
+    tab.wait("document.querySelector('.metadata').offsetHeight > 0").await;
+    assert_eq!(tab.js("document.documentElement.scrollWidth").await, 360);
     tab.go(&format!("{}/#/chart?device=NONE", server.url())).await;
     tab.wait_for("[data-state=unknown]", "No such device").await;
     let said = tab.text("[data-state=unknown]").await;
