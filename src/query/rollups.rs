@@ -154,7 +154,7 @@ pub struct HoursRequest {
 pub struct Point {
     /// The start of the step, in Unix milliseconds.
     pub start_ms: i64,
-    /// The stats.
+    /// The stats. In a filled point with values, those of the point before.
     pub stats: Stats,
     /// The increase of a counter. 0 if the request does not ask for it.
     pub increase: f64,
@@ -167,6 +167,13 @@ impl Point {
     #[must_use]
     pub const fn count(&self) -> u64 {
         if self.is_filled { 0 } else { self.stats.count }
+    }
+
+    /// The sum of the values; 0 for a filled point, and NaN if it has no values.
+    #[must_use]
+    pub const fn sum(&self) -> f64 {
+        let has_values = self.stats.count > 0;
+        if self.is_filled && has_values { 0.0 } else { self.stats.sum }
     }
 }
 

@@ -91,9 +91,12 @@ async fn assert_rollups(server: &Server) {
         local_point("2024-04-20T00:15:00.000Z", "2024-04-20T06:00:00.000+05:45", 0, None, None),
         local_point("2024-04-20T06:15:00.000Z", "2024-04-20T12:00:00.000+05:45", 0, None, None),
         local_point("2024-04-20T12:15:00.000Z", "2024-04-20T18:00:00.000+05:45", 3, Some(322.0), Some(17.0)),
-        local_point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(17.0)),
+        local_point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(0.0)),
     ];
     assert_eq!(filled["metrics"]["lux"], json!(quarters));
+    let filled = server.get_json(&format!("{path}&fn=sum&fill=previous")).await;
+    let sums: Vec<&Value> = (13..18_usize).map(|hour| &filled["metrics"]["lux"][hour]["sum"]).collect();
+    assert_eq!(json!(sums), json!([null, 632.0, 5.0, 0.0, 0.0]));
     let shifts = server.get_json(&format!("{path}&step=8h&offset=6h&fn=count,increase&tz=Europe/Berlin")).await;
     let (ts, local) = ("2024-04-20T12:00:00.000Z", "2024-04-20T14:00:00.000+02:00");
     let late = json!({ "ts": ts, "local": local, "count": 3, "increase": 17.0 });

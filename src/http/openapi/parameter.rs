@@ -278,7 +278,8 @@ pub(in crate::http) const FN: Parameter = Parameter {
 
 pub(in crate::http) const FILL: Parameter = Parameter {
     name: "fill",
-    description: "What an answer has for a step without readings: nothing, a point of nulls, or the point before it.",
+    description: "What an answer has for a step without readings: nothing, a point of nulls, or the point before it \
+                  with `count`, `sum` and `increase` 0.",
     schema: |_| json!({ "type": "string", "enum": Fill::VARIANTS, "default": "none" }),
     example: r#""null""#,
 };

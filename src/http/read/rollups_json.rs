@@ -200,7 +200,7 @@ fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
         Column::Min => write_number(json, stats.min),
         Column::Max => write_number(json, stats.max),
         Column::Avg => write_json(json, &stats.avg()), // seldom a short decimal; null if it is infinite
-        Column::Sum => write_number(json, stats.sum),
+        Column::Sum => write_number(json, point.sum()),
         Column::First => write_value_at(json, stats.first),
         Column::Last => write_value_at(json, stats.last),
         Column::Increase => write_number(json, point.increase),

@@ -108,7 +108,7 @@ fn write_column(table: &mut Table, column: Column, point: &Point) {
         Column::Min => table.number(stats.min),
         Column::Max => table.number(stats.max),
         Column::Avg => table.number(stats.avg()),
-        Column::Sum => table.number(stats.sum),
+        Column::Sum => table.number(point.sum()),
         Column::First => write_value_at(table, stats.first),
         Column::Last => write_value_at(table, stats.last),
         Column::Increase => table.number(point.increase),

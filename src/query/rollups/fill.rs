@@ -14,7 +14,8 @@ pub enum Fill {
     None,
     /// A point without values.
     Null,
-    /// A point with the values of the point before.
+    /// A point with the values of the point before, except those that add up: its count, sum and increase are
+    /// 0.
     Previous,
 }
 
@@ -40,7 +41,7 @@ impl Fill {
                 return Point { start_ms, is_filled: true, ..before };
             };
             if self == Self::Previous {
-                before = point;
+                before = Point { increase: 0.0, ..point };
             }
             point
         }));
@@ -86,5 +87,16 @@ mod tests {
         let previous = filled(Fill::Previous);
         assert_eq!(previous[1..], [(20, 1, 7.0), (30, 0, 7.0), (40, 1, 7.0), (50, 0, 7.0)]);
         assert!(previous[0].2.is_nan(), "nothing is before it");
+    }
+
+    #[test]
+    fn counts_sums_and_increases_add_up_over_filled_steps() {
+        let point = |start_ms| Point { start_ms, stats: Stats::of(start_ms, 7.0), increase: 1.0, is_filled: false };
+        let mut series = vec![point(20), point(40)];
+        Fill::Previous.apply(&mut series, &[10, 20, 30, 40, 50]);
+        let added = |point: &Point| (point.count(), point.sum(), point.increase);
+        let found: Vec<_> = series[1..].iter().map(added).collect();
+        assert_eq!(found, [(1, 7.0, 1.0), (0, 0.0, 0.0), (1, 7.0, 1.0), (0, 0.0, 0.0)]);
+        assert!(series[0].sum().is_nan() && series[0].increase.is_nan(), "nothing is before it");
     }
 }
