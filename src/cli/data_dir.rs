@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use tidegauge::common::regular_file::{open_regular, open_regular_with};
-use tidegauge::disk::{make_folder, replace_file, sync_folder};
+use tidegauge::disk::{self, make_folder, replace_file, sync_folder};
 use tidegauge::log::{LogError, recovery};
 
 use super::Usage;
 
 /// The file whose lock says that a process uses the folder.
 const LOCK: &str = "lock";
+
+/// The demand on the place of the data folder.
+const PLACE: &str = "server.data_dir must be a folder that this user may write";
 
 /// How often a lock is tried, and the wait between attempts.
 ///
@@ -41,10 +44,10 @@ impl DataDir {
     ///
     /// Fails while another process has locked it, and if a restore into it was interrupted.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
-        make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
+        make_folder(path).with_context(|| format!("create the data folder {} ({PLACE})", path.display()))?;
         let file = path.join(LOCK);
         let lock = open_regular_with(&file, File::options().write(true).create(true).truncate(false));
-        let lock = lock.with_context(|| format!("open {}", file.display()))?;
+        let lock = lock.with_context(|| format!("open {} ({PLACE})", file.display()))?;
         match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
@@ -116,6 +119,16 @@ pub(super) fn expect_folder(data_dir: &Path) -> anyhow::Result<()> {
     }
     let folder = data_dir.display();
     Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into())
+}
+
+/// Checks that this process could lock a data folder and write its log. Changes nothing.
+///
+/// A missing folder, which [`DataDir::lock`] creates, is no error. The error names the file or folder.
+pub(super) fn expect_writable(data_dir: &Path) -> std::io::Result<()> {
+    disk::expect_writable_folder(data_dir)?;
+    disk::expect_writable_folder(&log_dir(data_dir))?;
+    let lock = data_dir.join(LOCK);
+    if lock.try_exists()? { disk::expect_writable(&lock) } else { Ok(()) }
 }
 
 /// Locks a file.
@@ -222,6 +235,6 @@ mod tests {
     fn a_data_folder_that_cannot_be_created_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refused = DataDir::lock(&file.path().join("data")).unwrap_err().to_string();
-        assert!(refused.contains("create the data folder") && refused.contains("/data"), "{refused}");
+        assert!(refused.contains("create the data folder") && refused.contains("/data (server.data_dir "), "{refused}");
     }
 }

@@ -429,7 +429,7 @@ pub(super) async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Re
         StoreKind::Sqlite => {
             let file = config.sqlite_file();
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
-            let store = store.context("open the embedded store")?;
+            let store = store.context("open the embedded store (sqlite.file)")?;
             Arc::new(store.counting(options::unreadable_readings(metrics)))
         }
         StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 
 use crate::common::regular_file::open_regular_with;
 
@@ -330,6 +331,33 @@ pub fn make_folder(path: &Path) -> Result<()> {
     }
 }
 
+/// Checks that this process may write the file at `path`, or the files of the folder there. Changes nothing.
+///
+/// # Errors
+/// When it may not, the disk is read-only, or nothing is there. The error names the path.
+pub fn expect_writable(path: &Path) -> Result<()> {
+    let path = or_current(path);
+    let rights = if path.is_dir() { AccessFlags::W_OK | AccessFlags::X_OK } else { AccessFlags::W_OK };
+    access(path, rights).map_err(|error| named(path, &error.into()))
+}
+
+/// Checks that this process may write files in the folder at `path`, which [`make_folder`] may create before.
+/// Changes nothing.
+///
+/// # Errors
+/// When it may not, as [`expect_writable`], or there is a file in the place of a folder.
+pub fn expect_writable_folder(path: &Path) -> Result<()> {
+    let mut above = path.ancestors().map(or_current);
+    let there = above.find(|folder| !matches!(folder.try_exists(), Ok(false))).unwrap_or(path);
+    expect_writable(there)?;
+    if there.is_dir() { Ok(()) } else { Err(named(there, &ErrorKind::NotADirectory.into())) }
+}
+
+/// Adds a path to an error.
+fn named(path: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Makes the names of the files in the folder at `path` survive a crash.
 ///
 /// # Errors
@@ -431,6 +459,22 @@ mod tests {
         let Space { free, total } = OsFolder::new(Path::new("")).space().unwrap();
         assert!(free > 0 && free <= total, "{free} of {total}");
         space(Path::new("/not/there")).unwrap_err();
+    }
+
+    #[test]
+    fn a_folder_that_is_there_or_can_be_created_is_writable() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        expect_writable(&at("file")).unwrap();
+        assert_eq!(expect_writable(&at("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        for folder in [at(""), at("none/below"), PathBuf::new()] {
+            expect_writable_folder(&folder).unwrap();
+        }
+        assert!(!at("none").exists());
+        for folder in [at("file"), at("file/below")] {
+            assert_eq!(expect_writable_folder(&folder).unwrap_err().kind(), ErrorKind::NotADirectory);
+        }
     }
 
     #[test]

@@ -115,6 +115,22 @@ async fn a_data_folder_that_another_user_owns_is_found() {
 }
 
 #[tokio::test]
+async fn a_data_folder_that_cannot_be_written_is_found() {
+    let setup = small(Setup::sqlite());
+    let mut server = with_readings(&setup).await;
+    assert!(server.terminate().await.success());
+    let data = server.data_dir();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o500)).expect("our folder");
+    let there = check_with(&setup, &data, without_rights()).await;
+    let missing = check_with(&setup, &data.join("missing"), without_rights()).await;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("our folder");
+    for (found, part) in [(&there, "configuration"), (&there, "sqlite-file"), (&missing, "configuration")] {
+        let mend = found.has("error", part, "cannot be written: ");
+        assert!(mend.contains("as the user of the service"), "{mend}");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_database_and_one_of_another_service_are_found() {
     let setup = small(Setup::sqlite());
     let mut server = with_readings(&setup).await;

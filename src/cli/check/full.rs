@@ -30,6 +30,10 @@ const STORE: Part = Part::StoreRecord;
 /// A certificate that expires within this time is a warning, as in the alerts.
 const CERTIFICATE_MIN: Duration = Duration::from_secs(14 * 86_400);
 
+/// The mend of a data folder that cannot be written.
+const UNWRITABLE: &str = "run the check as the user of the service; that user has to own the folder of \
+     server.data_dir, and its disk must not be read-only";
+
 /// How many expired tokens and keys a finding names at most.
 const EXPIRED_MAX: usize = 10;
 
@@ -186,9 +190,15 @@ fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
     if left < CERTIFICATE_MIN { Finding::warning(CERTIFICATE, found, mend) } else { Finding::ok(CERTIFICATE, found) }
 }
 
-/// A warning if the data folder is missing, mostly because of a forgotten flag.
+/// An error if the service cannot use the data folder.
+///
+/// A missing one is a warning: mostly, a flag was forgotten.
 fn data_folder(config: &Config) -> Option<Finding> {
     let folder = &config.server.data_dir;
+    if let Err(error) = data_dir::expect_writable(folder) {
+        let found = format!("the data folder {} cannot be written: {error}", folder.display());
+        return Some(Finding::error(CONFIGURATION, found, UNWRITABLE));
+    }
     matches!(folder.try_exists(), Ok(false)).then(|| {
         Finding::warning(
             CONFIGURATION,
@@ -218,7 +228,8 @@ async fn check_store(
         StoreKind::Sqlite => {
             let retention = config.retention.readings.period().map(Period::as_duration);
             let was_used = known.is_some_and(|known| known.store == StoreKind::Sqlite.as_str());
-            let check = SqliteCheck { file: config.sqlite_file(), retention, is_deep, was_used };
+            let (file, data_dir) = (config.sqlite_file(), config.server.data_dir.clone());
+            let check = SqliteCheck { file, data_dir, retention, is_deep, was_used };
             let clock = clock.clone();
             tokio::task::spawn_blocking(move || check.run(&clock)).await?
         }

@@ -41,6 +41,10 @@ const STEPS_PER_LOOK: i32 = 10_000;
 /// From this many free bytes on, if they are more than half of the file, a note says how to shrink the file.
 const FREE_BYTES: u64 = 100 << 20;
 
+/// The mend of a file that cannot be written or created.
+const WRITABLE: &str = "run the check as the user of the service; that user has to own the files of sqlite.file and \
+     their folder, which no start creates outside server.data_dir, and the disk must not be read-only";
+
 /// A larger write-ahead file is a warning.
 const WAL_MAX: u64 = 8 * CHECKPOINT_BYTES;
 /// Less free space on the disk is an error.
@@ -51,6 +55,8 @@ const DISK_MIN: u64 = 4 * CHECKPOINT_BYTES;
 pub struct SqliteCheck {
     /// The path of the database.
     pub file: PathBuf,
+    /// The data folder, which the first start creates.
+    pub data_dir: PathBuf,
     /// How long readings are kept; `None`: forever.
     pub retention: Option<Duration>,
     /// Whether all pages and indexes are checked, however long that takes.
@@ -65,16 +71,13 @@ impl SqliteCheck {
     /// The call blocks the thread while it reads.
     #[must_use]
     pub fn run(&self, clock: &Clock) -> Vec<Finding> {
-        let path = self.file.display();
         match self.file.try_exists() {
             Ok(true) => {}
             Ok(false) if self.was_used => return vec![self.missing()],
-            Ok(false) => {
-                return vec![Finding::note(FILE, format!("there is no file {path} yet: the first start creates it"))];
-            }
+            Ok(false) => return vec![self.to_come()],
             Err(error) => return vec![self.unreadable(&error)],
         }
-        let mut findings = Vec::new();
+        let mut findings: Vec<_> = self.unwritable().into_iter().collect();
         match open_reader(&self.file, BUSY) {
             Ok(mut connection) => self.look(&mut connection, clock, &mut findings),
             Err(error) => findings.push(self.unusable(&error)),
@@ -89,6 +92,36 @@ impl SqliteCheck {
             "if its volume is not mounted, or the file was moved, stop the service and put the file back; if \
              sqlite.file has changed on purpose, restart the service (docs/operations.md, Back up and restore)",
         )
+    }
+
+    /// The folder of the file.
+    fn folder(&self) -> &Path {
+        self.file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Judges whether the first start can create the file.
+    fn to_come(&self) -> Finding {
+        let path = self.file.display();
+        let [folder, data_dir] = [self.folder(), &self.data_dir]
+            .map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()));
+        // The start creates the data folder and the folders above it.
+        let is_to_come = matches!(folder.try_exists(), Ok(false)) && data_dir.starts_with(&folder);
+        match disk::expect_writable(&folder) {
+            Err(error) if !is_to_come => Finding::error(
+                FILE,
+                format!("there is no file {path} yet, and the first start cannot create it: {error}"),
+                WRITABLE,
+            ),
+            _ => Finding::note(FILE, format!("there is no file {path} yet: the first start creates it")),
+        }
+    }
+
+    /// An error if the service cannot write the file, or another file beside it.
+    fn unwritable(&self) -> Option<Finding> {
+        let files = files_of(&self.file).into_iter().filter(|file| !matches!(file.try_exists(), Ok(false)));
+        let mut places = std::iter::once(self.folder().to_owned()).chain(files);
+        let error = places.find_map(|place| disk::expect_writable(&place).err())?;
+        Some(Finding::error(FILE, format!("{} cannot be written: {error}", self.file.display()), WRITABLE))
     }
 
     fn look(&self, connection: &mut Connection, clock: &Clock, findings: &mut Vec<Finding>) {
@@ -253,7 +286,12 @@ mod tests {
     use crate::common::finding::Severity;
 
     fn found(file: &Path, is_deep: bool) -> Vec<Finding> {
-        let check = SqliteCheck { file: file.to_owned(), retention: None, is_deep, was_used: false };
+        found_with(file, Path::new("data"), is_deep)
+    }
+
+    fn found_with(file: &Path, data_dir: &Path, is_deep: bool) -> Vec<Finding> {
+        let (file, data_dir) = (file.to_owned(), data_dir.to_owned());
+        let check = SqliteCheck { file, data_dir, retention: None, is_deep, was_used: false };
         check.run(&Clock::fixed(0)).into_iter().filter(|finding| finding.severity > Severity::Note).collect()
     }
 
@@ -266,6 +304,17 @@ mod tests {
         assert_eq!(found(&file, false), []);
         drop(store);
         assert_eq!(found(&file, true), []);
+    }
+
+    #[test]
+    fn a_file_that_the_first_start_cannot_create_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        for file in ["db", "data/db", "data/folder/db"] {
+            assert_eq!(found_with(&place.path().join(file), &place.path().join("data/folder"), false), []);
+        }
+        let findings = found_with(&place.path().join("other/db"), &place.path().join("data/folder"), false);
+        assert!(findings.len() == 1 && findings[0].severity == Severity::Error, "{findings:?}");
+        assert!(findings[0].found.contains("the first start cannot create it: /"), "{findings:?}");
     }
 
     #[test]
