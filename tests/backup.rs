@@ -295,6 +295,10 @@ async fn a_database_that_the_service_does_not_use_is_no_backup() {
     };
     let refused = restore().await;
     assert!(refused.code == Some(1) && refused.stderr.contains("new.sqlite exists; move it away"), "{refused:?}");
+    fs::write(&config, using(&place.path().join("none/new.sqlite")).to_toml()).expect("our folder");
+    let refused = restore().await;
+    assert!(refused.code == Some(1) && refused.stderr.contains("sqlite.file, which has to exist: "), "{refused:?}");
+    fs::write(&config, using(&new).to_toml()).expect("our folder");
     server.terminate().await;
     for file in [&new, &new.with_extension("sqlite-wal"), &new.with_extension("sqlite-shm")] {
         drop(fs::remove_file(file));

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::HumanCount;
 use tidegauge::config::{Config, StoreKind};
-use tidegauge::disk::{make_folder, sync_folder};
+use tidegauge::disk::{expect_writable, make_folder, sync_folder};
 use tidegauge::log::recovery;
 use tidegauge::store::sqlite;
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let data = DataDir::lock(&config.server.data_dir)?;
     data.expect_empty()?;
     if manifest.store == StoreKind::Sqlite {
-        refuse_leftovers(&config.sqlite_file())?; // before the first change, so that the command can be repeated
+        expect_free(&config.sqlite_file())?; // before the first change, so that the command can be repeated
     }
     data.begin_restore()?;
     copy(&args.from, &manifest, &config)?;
@@ -96,10 +96,12 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
     folders.iter().try_for_each(|folder| sync_folder(folder)).context("sync the data folder")
 }
 
-/// Refuses to restore the database beside files of another one.
+/// Refuses to restore the database into a folder that is missing, or beside files of another one.
 ///
 /// SQLite would take the write-ahead file of the other database for that of the restored one.
-fn refuse_leftovers(database: &Path) -> anyhow::Result<()> {
+fn expect_free(database: &Path) -> anyhow::Result<()> {
+    let folder = database.parent().unwrap_or(Path::new(""));
+    expect_writable(folder).context("write the folder of sqlite.file, which has to exist")?;
     match sqlite::backup::files_of(database).iter().find(|file| file.exists()) {
         Some(file) => bail!("{} exists; move it away, and restore again", file.display()),
         None => Ok(()),
