@@ -2,7 +2,8 @@
 //!
 //! A series has the label `__name__` with its metric, `instance` with its device, and its own labels.
 //! Prometheus allows fewer characters in names, so each other character becomes `_`. A series whose names
-//! have changed also has its text as the label `series`, so that two series never have the same labels.
+//! have changed also has its text as the label `series`, instead of a label `series` of its own, so that two
+//! series never have the same labels.
 //!
 //! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages. It
 //! is in memory before it is sent, because its series must be sorted by their labels, and each device is read
@@ -350,14 +351,18 @@ fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> O
     let mut labels = vec![(METRIC.to_owned(), name.into_owned()), (DEVICE.to_owned(), device.to_owned())];
     for (key, value) in Series::parse(series).map(|series| series.labels).unwrap_or_default() {
         let name = if key == DEVICE { "exported_instance".to_owned() } else { label_name(&key) };
-        if key == TEXT || labels.iter().any(|(known, _)| *known == name) {
+        if labels.iter().any(|(known, _)| *known == name) {
             is_whole = false;
             continue;
         }
         is_whole &= name == key;
         labels.push((name, value.into_owned()));
     }
+    // Its own label `series` may be the text of a series that has the same labels otherwise.
+    let own = labels.iter().find(|(known, _)| known == TEXT);
+    is_whole &= own.is_none_or(|(_, own)| metric_name(metric_of(own)) != labels[0].1);
     if !is_whole {
+        labels.retain(|(known, _)| known != TEXT);
         labels.push((TEXT.to_owned(), series.to_string()));
     }
     labels.sort_unstable();
@@ -417,7 +422,10 @@ mod tests {
             ("v{instance=other}", "__name__=v,exported_instance=other,instance=pi:9100,series=v{instance=other}"),
             ("v{exported_instance=other}", "__name__=v,exported_instance=other,instance=pi:9100"),
             ("v{a.b=1,a_b=2}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,a_b=2}"),
-            ("v{series=x}", "__name__=v,instance=pi:9100,series=v{series=x}"),
+            ("v{series=x}", "__name__=v,instance=pi:9100,series=x"),
+            ("v °{series=x}", "__name__=v__,instance=pi:9100,series=v °{series=x}"),
+            ("v{a.b=1,series=x}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,series=x}"),
+            ("temp__C{series=temp °C}", "__name__=temp__C,instance=pi:9100,series=temp__C{series=temp °C}"),
             ("v{__name__=x}", "__name__=v,instance=pi:9100,series=v{__name__=x}"),
         ] {
             assert_eq!(labels(series), expected);
@@ -429,7 +437,7 @@ mod tests {
         let matches = |name, value, is_regex, is_negative| {
             let matcher = [ReadMatcher { is_regex, is_negative, name, value }];
             let matchers = Matcher::all(&matcher).expect("an expression");
-            matching_labels("d1", &"up{job=node}".into(), &matchers).is_some()
+            matching_labels("d1", &"up{job=node,series=own}".into(), &matchers).is_some()
         };
         for (name, value, is_regex, expected) in [
             ("job", "node", false, true),
@@ -440,6 +448,7 @@ mod tests {
             ("__name__", "up", false, true),
             ("__name__", "down", false, false),
             ("instance", "d[0-9]", true, true),
+            ("series", "own", false, true),
             ("absent", "", false, true),
             ("absent", ".*", true, true),
             ("absent", ".+", true, false),
