@@ -162,12 +162,14 @@ export function chartView(root, start) {
     const title = name ?? (chosen.length === 1 ? chosen[0] : `${chosen.length} devices`);
     document.title = `${title} · tidegauge`;
     const metadata = chosen.length === 1 && byId.get(chosen[0])?.metadata;
+    const open = more.querySelector("details.editor[open]");
     fill(head,
       h("h1", { tabindex: "-1" }, title, name && h("small", { class: "id" }, chosen[0]), chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
       unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`));
     fill(more,
       h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
-      chosen.length === 1 && known[0] && editor(known[0], more.querySelector("details.editor")?.open, () => poll.now()),
+      // An open editor stays, with the text that is being typed.
+      chosen.length === 1 && known[0] && (open?.dataset.device === chosen[0] ? open : editor(known[0], open !== null, () => poll.now())),
       metadata && h("dl", { class: "metadata" }, described(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
       allNames.length > 1 && picker(allNames));
   }

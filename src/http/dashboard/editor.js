@@ -10,7 +10,7 @@ export function editor(device, isOpen, saved) {
   const body = h("div"), said = h("p", { class: "muted", role: "status" });
   // Sends an empty patch, which changes nothing. Its answer says whether the token may change metadata.
   const open = () => patch(path, {}).then((current) => fill(body, form(current)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
-  const element = h("details", { class: "editor", open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
+  const element = h("details", { class: "editor", "data-device": device.deviceId, open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
     h("summary", { "data-key": "edit" }, "Name, place, units"), body);
   return element;
 
