@@ -67,7 +67,7 @@ pub(super) struct CheckArgs {
         conflicts_with_all = ["log", "ready", "rebuild_device_index", "json"],
         help = "Write a new file to report a fault with: the version, the machine, the configuration without its \
                 secrets, what --full finds, and the metrics of the running server (with the variable TIDEGAUGE_TOKEN, \
-                if it wants a token)"
+                if it wants a token; with TLS, none is sent)"
     )]
     report: Option<PathBuf>,
     /// Only ask the running server with these flags whether it accepts readings (GET /readyz), and print

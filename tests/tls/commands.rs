@@ -61,6 +61,18 @@ async fn a_server_with_tls_is_asked_over_tls_whether_it_is_ready() {
 }
 
 #[tokio::test]
+async fn a_report_of_a_server_with_tls_says_how_to_get_its_metrics() {
+    let folder = Folder::new();
+    let server = Server::start(folder.setup("").token("operator", "scopes = ['admin']")).await;
+    let (report, http) = (folder.file("report"), server.http_addr().to_string());
+    let written = server.check(&["--report", &report, "--http", &http]).await;
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let text = fs::read_to_string(&report).expect("the report");
+    let url = format!("https://NAME:{}/metrics", server.http_addr().port());
+    assert!(text.contains("none: with TLS, this command sends no token") && text.contains(&url), "{text}");
+}
+
+#[tokio::test]
 async fn invalid_files_and_flags_are_refused() {
     let folder = Folder::new();
     let (ca, none) = (folder.file("ca.pem"), folder.file("none.pem"));

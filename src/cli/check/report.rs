@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use jiff::Timestamp;
 use tidegauge::client::{Client, Options, TimeLimit};
 use tidegauge::common::clock::Clock;
@@ -97,7 +97,15 @@ async fn metrics(http: &Http) -> anyhow::Result<String> {
     // certificate, so it sends no token: another server might receive it.
     let token = std::env::var("TIDEGAUGE_TOKEN").ok().filter(|_| !http.tls.is_on());
     let client = Client::new(Options { time_limit: TIMEOUT, is_local: http.tls.is_on(), token, ..Options::new(&url) })?;
-    let page = client.get("/metrics", &[]).await?.whole(METRICS_MAX).await?;
+    let answer = client.get("/metrics", &[]).await;
+    if http.tls.is_on() && matches!(&answer, Err(trouble) if trouble.reason == "unauthorized") {
+        bail!(
+            "with TLS, this command sends no token, because it connects by address and cannot check the certificate; \
+             add the output of: curl -H \"Authorization: Bearer $TIDEGAUGE_TOKEN\" https://NAME:{}/metrics",
+            http.listen.port()
+        );
+    }
+    let page = answer?.whole(METRICS_MAX).await?;
     Ok(String::from_utf8_lossy(&page).into_owned())
 }
 
