@@ -79,6 +79,20 @@ async fn a_chart_shows_the_values_that_were_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn only_devices_without_readings_in_any_unit_are_said_to_have_none() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp{unit=C}", &[(0, 1.0)]).await;
+    send(&server, "B", "temp{unit=F}", &[(0, 2.0)]).await;
+    send(&server, "C", "hum", &[(0, 3.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&device=B&device=C&metric=temp&{MINUTE}")).await;
+    let none = "no readings in this range";
+    let expected = json!([["A", "1", "1", "1", "1"], ["C", none], ["B", "2", "2", "2", "2"], ["C", none]]);
+    assert_eq!(cells(&tab, ".chart .legend").await, expected);
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn days_are_those_of_the_viewer_and_gaps_stay_empty() {
     let server = Server::start(Setup::sqlite()).await;
     // 23:30 and 00:30 in Vienna are of one day of UTC.

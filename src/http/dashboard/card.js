@@ -66,7 +66,7 @@ export function makeCard(first, handlers) {
   }
 
   function drawLegend() {
-    const missing = ids.filter((id) => !group.lines.some((line) => line.device === id));
+    const missing = ids.filter((id) => !group.devices.has(id));
     fill(legend,
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ids.length > 1 ? "Device" : "Series"), h("th", { scope: "col", class: "number at" }, "Last"),
         ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),

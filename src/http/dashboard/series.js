@@ -172,7 +172,8 @@ export function linesOfReadings(pages) {
   });
 }
 
-// Sorts lines into charts: one for each unit, and one for each metric without a unit.
+// Sorts lines into charts: one for each unit, and one for each metric without a unit. `devices` are those that have the
+// metrics of the chart, in any unit.
 export function chartsOf(lines, devices) {
   const order = new Map(devices.map((device, at) => [device.deviceId, at]));
   const charts = new Map();
@@ -186,7 +187,9 @@ export function chartsOf(lines, devices) {
     chart.lines.push({ ...line, name, text: labelText(labels) });
     charts.set(key, chart);
   }
+  const all = [...charts.values()].flatMap((chart) => chart.lines);
   for (const chart of charts.values()) {
+    chart.devices = new Set(all.filter(({ name }) => chart.names.has(name)).map(({ device }) => device));
     chart.lines.sort((one, other) => order.get(one.device) - order.get(other.device) || (one.series < other.series ? -1 : one.series > other.series ? 1 : 0));
     chart.names = [...chart.names];
     chart.limits = [...chart.limits];
