@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use super::super::import::Format;
+use super::rows::HEADER;
 
 /// The bytes at the end of the file that are read first.
 ///
@@ -47,6 +48,9 @@ struct Key {
 /// Finds the place at which the export of a file continues.
 pub(super) fn find(file: &mut File, format: Format) -> anyhow::Result<Place> {
     let length = file.metadata()?.len();
+    if format == Format::Csv {
+        expect_header(file, length)?;
+    }
     let mut bytes = FIRST_BYTES.min(length);
     loop {
         let start = length - bytes;
@@ -61,6 +65,17 @@ pub(super) fn find(file: &mut File, format: Format) -> anyhow::Result<Place> {
         }
         bytes = (4 * bytes).min(length);
     }
+}
+
+/// Refuses a file that does not begin with the header of CSV, or a part of it.
+fn expect_header(file: &mut File, length: u64) -> anyhow::Result<()> {
+    let mut begin = vec![0; HEADER.len().min(usize::try_from(length)?)];
+    file.seek(SeekFrom::Start(0))?;
+    file.read_exact(&mut begin)?;
+    if !HEADER.starts_with(&begin) {
+        bail!("this file does not begin with the header of an export as CSV: its --format is another one");
+    }
+    Ok(())
 }
 
 /// Finds the place in `end`, the bytes of a file from `start` on.
@@ -164,5 +179,12 @@ mod tests {
     fn another_file_is_not_continued() {
         let error = place("{\"a\":1}\n", Format::Ndjson).unwrap_err().to_string();
         assert!(error.contains("{\"a\":1}"), "{error}");
+        let line = "{\"deviceId\":\"a\",\"ts\":\"1\",\"values\":{\"t\":1,\"u\":2,\"v\":3}}\n";
+        for text in [line, &line[..9], &line.repeat(20_000)] {
+            let error = place(text, Format::Csv).unwrap_err().to_string();
+            assert!(error.contains("the header of an export as CSV"), "{error}");
+        }
+        let error = place("deviceId,ts,series,value,metadata\r\n", Format::Ndjson).unwrap_err().to_string();
+        assert!(error.contains("this row is not of an export: deviceId,"), "{error}");
     }
 }

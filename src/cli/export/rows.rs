@@ -18,7 +18,7 @@ use super::requests::Listed;
 const ROW_MAX_BYTES: usize = 16 << 20;
 
 /// The header of the file, and below it the header that the server sends.
-const HEADER: &[u8] = b"deviceId,ts,series,value,metadata\r\n";
+pub(super) const HEADER: &[u8] = b"deviceId,ts,series,value,metadata\r\n";
 const SERVER_HEADER: &[u8] = b"deviceId,ts,series,value\r";
 
 /// The rows and devices that were written.
