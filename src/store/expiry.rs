@@ -59,36 +59,46 @@ pub async fn run(
 
 /// The trusted date. Dates are times since 1970.
 struct Calendar {
+    start: Instant,
+    /// The date of `start`, by the trusted clock.
     date: Duration,
-    at: Instant,
-    /// The start of a jump ahead that is not trusted yet.
-    ahead_since: Option<Instant>,
+    /// The jumps ahead that are not trusted yet, in their order: when each was noticed, and the date of
+    /// `start` by the clock since. These dates never descend.
+    ahead: Vec<(Instant, Duration)>,
 }
 
 impl Calendar {
     fn new(date: Duration, now: Instant) -> Self {
-        Self { date, at: now, ahead_since: None }
+        Self { start: now, date, ahead: Vec::new() }
     }
 
     /// The trusted date when the clock shows `shown`. A jump back is trusted at once: it deletes nothing too
-    /// early.
+    /// early. Each jump ahead has a day of its own, whatever jumps come before or after it.
     fn trusted_date(&mut self, shown: Duration, now: Instant) -> Duration {
-        let expected = self.date + (now - self.at);
-        let is_ahead = shown > expected + JUMP_MAX;
-        if is_ahead && self.ahead_since.is_none() {
-            let seconds = shown.saturating_sub(expected).as_secs();
+        let elapsed = now - self.start;
+        let date = shown.saturating_sub(elapsed);
+        self.date = self.date.min(date);
+        for (_, ahead) in &mut self.ahead {
+            *ahead = date.min(*ahead);
+        }
+        while let Some(&(since, ahead)) = self.ahead.first()
+            && (now - since >= JUMP_CONFIRMATION || ahead <= self.date + JUMP_MAX)
+        {
+            self.date = ahead;
+            self.ahead.remove(0);
+        }
+        let newest = self.ahead.last_mut().map_or(&mut self.date, |(_, ahead)| ahead);
+        if date > *newest + JUMP_MAX {
+            let seconds = date.saturating_sub(*newest).as_secs();
             tracing::warn!(
                 seconds,
                 "the clock has jumped ahead; if it stays there, readings that are old by its date are deleted in a day"
             );
+            self.ahead.push((now, date));
+        } else {
+            *newest = date;
         }
-        self.ahead_since = is_ahead.then(|| self.ahead_since.unwrap_or(now));
-        let is_trusted = self.ahead_since.is_none_or(|since| now - since >= JUMP_CONFIRMATION);
-        if is_trusted {
-            self.ahead_since = None;
-        }
-        (self.date, self.at) = (if is_trusted { shown } else { expected }, now);
-        self.date
+        self.date + elapsed
     }
 }
 
@@ -161,6 +171,53 @@ mod tests {
             TODAY + DAY + INTERVAL,
             "a new jump takes a new day"
         );
+    }
+
+    #[test]
+    fn each_jump_ahead_is_trusted_a_day_after_it() {
+        let start = Instant::now();
+        let mut calendar = Calendar::new(TODAY, start);
+        let hour = DAY / 24;
+        let (small, large) = (2 * hour, 200 * DAY);
+        for elapsed in (1..=300).map(|tick| tick * INTERVAL) {
+            let ahead = if elapsed < 22 * hour { small } else { large };
+            let mut trusted = if elapsed < DAY + 22 * hour { small } else { large };
+            if elapsed < DAY + INTERVAL {
+                trusted = Duration::ZERO;
+            }
+            let found = calendar.trusted_date(TODAY + ahead + elapsed, start + elapsed);
+            assert_eq!(found, TODAY + trusted + elapsed, "{elapsed:?}");
+        }
+    }
+
+    #[test]
+    fn a_jump_that_is_corrected_in_part_is_trusted_to_the_part_that_held_for_a_day() {
+        let start = Instant::now();
+        let mut calendar = Calendar::new(TODAY, start);
+        let hour = DAY / 24;
+        let mut trusted = |elapsed: Duration, ahead: Duration| {
+            calendar.trusted_date(TODAY + ahead + elapsed, start + elapsed).checked_sub(TODAY + elapsed).unwrap()
+        };
+        assert_eq!(trusted(hour, 200 * DAY), Duration::ZERO);
+        assert_eq!(trusted(2 * hour, 2 * hour), Duration::ZERO);
+        assert_eq!(trusted(3 * hour, 200 * DAY), Duration::ZERO);
+        assert_eq!(trusted(26 * hour, 200 * DAY), 2 * hour);
+        assert_eq!(trusted(27 * hour, 200 * DAY), 200 * DAY);
+    }
+
+    /// As on a host that sleeps each night, which stops the monotonic clock.
+    #[test]
+    fn a_clock_that_often_jumps_is_trusted_a_day_late() {
+        let start = Instant::now();
+        let mut calendar = Calendar::new(TODAY, start);
+        let hour = DAY / 24;
+        for tick in 1..=6 * 24 * 30 {
+            let elapsed = tick * INTERVAL;
+            let nights = tick / (6 * 16);
+            let shown = TODAY + elapsed + 8 * hour * nights;
+            let late = shown.checked_sub(calendar.trusted_date(shown, start + elapsed)).unwrap();
+            assert!(late <= 16 * hour, "{late:?} after {nights} nights");
+        }
     }
 
     #[test]
