@@ -25,15 +25,14 @@ impl Windows {
         }
         let Some(zone) = &self.zone else { return self.floor(at_ns) };
         let ahead = zone::offset_ns(zone, at_ns);
-        let start = self.floor(at_ns.saturating_add(ahead));
-        // At the start of the window, the zone may have another offset than at the instant.
-        let guess = start.saturating_sub(ahead);
-        let ahead_at_start = zone::offset_ns(zone, guess);
-        if ahead_at_start == ahead {
-            return guess;
-        }
-        let start = start.saturating_sub(ahead_at_start);
-        if start <= at_ns { start } else { guess }
+        let start = self.floor(at_ns.saturating_add(ahead)).saturating_sub(ahead);
+        let Some((change, before)) = zone::last_change(zone, at_ns) else { return start };
+        // The local start of the window that ends at the change, or goes on over it. A clock that is set back
+        // shows times again. They belong to this window too, if it is longer than the change.
+        let last = self.floor(change.saturating_add(before).saturating_sub(1));
+        let is_longer = self.every_ns > (ahead - before).abs();
+        let goes_on = if is_longer { start.saturating_add(ahead) <= last } else { start < change };
+        if goes_on { zone::first_instant(zone, last) } else { start.max(change) }
     }
 
     /// The start of the window after the one that begins at `start_ns`.
@@ -53,5 +52,68 @@ impl Windows {
     fn floor(&self, at_ns: i64) -> i64 {
         let shifted = at_ns.saturating_sub(self.offset_ns);
         at_ns.saturating_sub(shifted.rem_euclid(self.every_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: i64 = 60_000_000_000;
+    const QUARTER: i64 = 15 * MINUTE;
+    const DAY: i64 = 96 * QUARTER;
+
+    fn ns(text: &str) -> i64 {
+        i64::try_from(text.parse::<jiff::Timestamp>().unwrap().as_nanosecond()).unwrap()
+    }
+
+    #[test]
+    fn windows_are_those_of_a_clock() {
+        for (name, change) in [
+            ("Europe/Vienna", "2026-10-25T01:00:00Z"),
+            ("Europe/Vienna", "2026-03-29T01:00:00Z"),
+            ("Europe/London", "2026-10-25T01:00:00Z"),
+            ("Atlantic/Azores", "2026-10-25T01:00:00Z"),
+            ("Atlantic/Azores", "2026-03-29T01:00:00Z"),
+            ("America/Havana", "2026-11-01T05:00:00Z"),
+            ("America/Havana", "2026-03-08T05:00:00Z"),
+            ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
+            ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
+        ] {
+            for minutes in [15, 30, 60, 120, 180, 360, 1_440] {
+                for offset in [0, 15, 30, 60, 90, 120].into_iter().filter(|offset| *offset < minutes) {
+                    let zone = zone::find(name);
+                    let windows = Windows { every_ns: minutes * MINUTE, offset_ns: offset * MINUTE, zone };
+                    compare(&windows, ns(change), &format!("{name}, {change}: time({minutes}m, {offset}m)"));
+                }
+            }
+        }
+    }
+
+    /// Compares windows around a change with those of a clock that is read every quarter of an hour.
+    ///
+    /// A window longer than the change begins when the clock first shows its start or a later time. Any other
+    /// begins whenever the clock shows a start.
+    fn compare(windows: &Windows, change: i64, name: &str) {
+        let zone = windows.zone.as_ref().expect("a zone");
+        let by = zone::offset_ns(zone, change) - zone::offset_ns(zone, change - 1);
+        assert_ne!(by, 0, "{name}");
+        let (mut latest, mut start): (Option<i64>, Option<i64>) = (None, None);
+        for at in (change - 3 * DAY..change + 3 * DAY).step_by(QUARTER as usize) {
+            let shown = at + zone::offset_ns(zone, at) - windows.offset_ns;
+            let nth = shown.div_euclid(windows.every_ns);
+            let begins = match latest {
+                Some(latest) if windows.every_ns > by.abs() => nth > latest,
+                _ => shown % windows.every_ns == 0,
+            };
+            latest = latest.max(Some(nth));
+            if begins && let Some(before) = start.replace(at) {
+                assert_eq!(windows.after(before), at, "after {before}, {name}");
+            }
+            if let Some(start) = start {
+                let found = [at, at + QUARTER - 1].map(|at| windows.start_of(at));
+                assert_eq!(found, [start; 2], "at {at}, {name}");
+            }
+        }
     }
 }
