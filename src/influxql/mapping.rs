@@ -9,7 +9,7 @@
 //!
 //! Line protocol joins measurement and field by `_`. The device index knows where the measurement ends, so
 //! the way back is exact. If several tags have one name, the device tag wins over labels, and a label over
-//! metadata.
+//! metadata. Metadata that has the name of an alias of the device tag is no tag.
 
 /// The field of a metric that has the same name as its measurement.
 pub const VALUE: &str = "value";

@@ -68,6 +68,13 @@ impl Catalogue {
         *self.device_tag == *tag || *self.first_tag == *tag
     }
 
+    /// Whether the tag `tag` is the device ID in every series that has no label of this key.
+    ///
+    /// Metadata with such a key is no tag. Otherwise a device could have another device's ID as a tag.
+    fn may_name_device(&self, tag: &str) -> bool {
+        *self.device_tag == *tag || self.aliases.others.iter().any(|other| other == tag)
+    }
+
     /// Returns the series of a device, each with its measurement.
     ///
     /// `is_meant` chooses the measurements, and may fail. The keys of the series are 0; the caller sets them.
@@ -98,7 +105,7 @@ impl Catalogue {
             return Ok(Vec::new());
         }
         let mut metadata = tags_of(device.metadata.as_deref());
-        metadata.retain(|(key, _)| !self.is_of_device(key));
+        metadata.retain(|(key, _)| !self.may_name_device(key));
         let span_ms = device.span_ms();
         let metric_count = if device.has_more_metrics { usize::MAX } else { device.metrics.len() };
         let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
@@ -148,7 +155,7 @@ mod tests {
 
     fn device(metrics: Vec<Metric>) -> Device {
         let metadata = r#"{"room": "hall", "floor": 2, "lit": true, "empty": "", "at": {"x": 1}, "cpu": "m",
-            "device_id": "n", "deviceId": "o"}"#;
+            "device_id": "n", "deviceId": "o", "host": "p"}"#;
         Device {
             id: "S1".into(),
             metadata: Some(metadata.into()),
@@ -195,6 +202,8 @@ mod tests {
         assert_eq!(keys(&catalogue, &device, Some("cpu")), all[..3]);
         let (_, temp) = catalogue.series_of(&device, |name| Ok(name == "temp")).unwrap().remove(0);
         assert_eq!(["host", "device_id", "deviceId", "nope"].map(|key| temp.series.tag(key)), ["y", "S1", "S1", ""]);
+        let (_, load) = catalogue.series_of(&device, |name| Ok(name == "cpu_load")).unwrap().remove(0);
+        assert_eq!(["host", "device", "cpu"].map(|key| load.series.tag(key)), ["S1", "S1", "m"]);
         assert_eq!(temp.place.span_ms, 5..2 * 86_400_000);
     }
 
