@@ -301,6 +301,22 @@ async fn readings_are_moved_without_metadata_that_the_new_store_refuses() {
     }
 }
 
+/// Either name may be wrong.
+#[tokio::test]
+async fn a_database_without_collections_and_a_folder_that_no_service_has_used_are_refused() {
+    let database = Setup::mongodb(&Database::new());
+    let server = Server::start(Setup::sqlite()).await;
+    let mut files = Files::of(&server);
+    let refused = run_move(&files.args(&database, &Setup::sqlite(), ["mongodb", "sqlite"])).await;
+    assert!(refused.code == Some(64) && refused.stderr.contains("there is no store mongodb "), "{refused:?}");
+    let file = server.data_dir().join("tidegauge.sqlite").display().to_string();
+    let unused = TempDir::new().expect("a temporary folder");
+    files.data_dir = unused.path().to_owned();
+    let from = Setup::sqlite().set("sqlite.file", file);
+    let refused = run_move(&files.args(&from, &database, ["sqlite", "mongodb"])).await;
+    assert!(refused.code == Some(64) && refused.stderr.contains("no service has used the data folder"), "{refused:?}");
+}
+
 #[tokio::test]
 async fn a_move_of_a_store_into_itself_is_refused() {
     let server = Server::start(Setup::sqlite()).await;

@@ -19,6 +19,19 @@ const NOTED_WITHIN: Duration = Duration::from_secs(3);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
+/// Refuses a data folder that no service has used: another service may use the old store.
+pub(super) fn expect_used(folder: &Path) -> anyhow::Result<()> {
+    if !matches!(data_dir::known_store(folder).try_exists(), Ok(false)) || data_dir::is_in_use(folder) {
+        return Ok(());
+    }
+    let why = format!(
+        "no service has used the data folder {}: name that of the service with --data-dir; on a machine without it, \
+         name a file with --progress",
+        folder.display()
+    );
+    Err(Usage(why).into())
+}
+
 /// Waits until no service with this data folder uses the old store.
 ///
 /// Fails if a service still uses it after [`NOTED_WITHIN`]. `to` is the name of the new store.

@@ -11,7 +11,7 @@ use tidegauge::telemetry::{Metrics, logs};
 use super::super::Usage;
 use super::super::serve::open_store;
 use super::super::settings::load_with;
-use super::super::target::{Target, name_of, servers_of};
+use super::super::target::{Target, name_of, patiently, servers_of};
 use super::walk::Devices;
 use super::{MoveArgs, cut_over};
 
@@ -38,7 +38,11 @@ pub(super) async fn open(args: &MoveArgs) -> anyhow::Result<Stores> {
     }
     let (metrics, _) = Metrics::new();
     let from = open_store(&from_config, &metrics).await?;
+    expect_created(&*from, &names[0]).await?;
     if !args.verify {
+        if args.progress.is_none() {
+            cut_over::expect_used(&config.server.data_dir)?;
+        }
         cut_over::expect(&config.server.data_dir, &*from, &args.to).await?;
     }
     let default_progress = config.server.data_dir.join("move.json");
@@ -61,6 +65,17 @@ fn check_file(file: &Path) -> anyhow::Result<()> {
         Ok(false) => Err(Usage(format!("there is no {}: name its folder with --data-dir", file.display())).into()),
         Err(error) => bail!("cannot look for {}: {error}; move as the user of the service", file.display()),
     }
+}
+
+/// Refuses a database that has none of the collections: its name may be wrong.
+///
+/// A database that has lost one of them has no history, but devices.
+async fn expect_created(from: &dyn Store, name: &str) -> anyhow::Result<()> {
+    let is_created = patiently(async || from.history().await).await?.is_some();
+    if is_created || !patiently(async || from.entries("", None, 1).await).await?.devices.is_empty() {
+        return Ok(());
+    }
+    Err(Usage(format!("there is no store {name}: name its database with --from-config or --mongodb-uri")).into())
 }
 
 /// Refuses a store as its own target, and stores that share a collection.
