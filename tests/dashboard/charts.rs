@@ -93,6 +93,22 @@ async fn only_devices_without_readings_in_any_unit_are_said_to_have_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_device_has_its_name_if_no_other_has_it() {
+    let server = Server::start(Setup::sqlite()).await;
+    for (device, name) in [("A", "Press"), ("B", "Press"), ("C", "Oven"), ("D", "A"), ("E", "")] {
+        let reading = json!({ "deviceId": device, "metadata": { "name": name }, "values": { "temp": 1 } });
+        server.accepts(&json!([reading])).await;
+    }
+    let tab = Tab::open().await;
+    for (devices, names) in [("device=A&device=C&device=E", "Press,Oven,E"), ("device=A&device=B&device=D", "A,B,D")] {
+        show(&tab, server.url(), &format!("{devices}&range=1h")).await;
+        let rows = "[...document.querySelectorAll('.legend th[scope=row]')]";
+        tab.wait(&format!("{rows}.map((row) => row.textContent).join() === '{names}'")).await;
+    }
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn days_are_those_of_the_viewer_and_gaps_stay_empty() {
     let server = Server::start(Setup::sqlite()).await;
     // 23:30 and 00:30 in Vienna are of one day of UTC.

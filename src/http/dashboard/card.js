@@ -12,7 +12,7 @@ import { stamp, zone } from "./time.js";
 const ROWS = 100;
 
 export function makeCard(first, handlers) {
-  let group = first, range, query, step, params, ids, cursor, rows = ROWS;
+  let group = first, range, query, step, params, titles, cursor, rows = ROWS;
   const title = h("h2", {}), links = h("span", { class: "links" }), failed = h("div", { "aria-live": "polite" });
   const host = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
   const legend = h("table", { class: "legend" });
@@ -20,7 +20,7 @@ export function makeCard(first, handlers) {
   const keys = h("p", { class: "keys muted" }, "Arrow keys move, + and − zoom, page up and down shift, 0 returns to now.");
   const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), failed, host, keys, legend, table);
   const plot = new Plot(host, { ...handlers, cursor: (found) => { cursor = found; drawValues(); } });
-  const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text,
+  const label = (line) => [titles.size > 1 || !line.text ? titles.get(line.device) : "", group.names.length > 1 ? line.name : "", line.text,
     line.isEarlier && (COMPARISONS[params.get("compare")] ?? params.get("compare"))].filter(Boolean).join(" · ");
 
   table.addEventListener("toggle", () => {
@@ -29,10 +29,10 @@ export function makeCard(first, handlers) {
   });
 
   // `nextQuery` has the step of the chart, as a name and as query parameters, and whether the viewer's time zone has the
-  // same steps; undefined if the chart shows readings.
-  function show(next, nextRange, nextQuery, nextParams, nextIds) {
+  // same steps; undefined if the chart shows readings. `nextTitles` has the title of each device by its ID.
+  function show(next, nextRange, nextQuery, nextParams, nextTitles) {
     if (nextParams !== params) fill(failed);
-    [group, range, query, params, ids] = [next, nextRange, nextQuery, nextParams, nextIds];
+    [group, range, query, params, titles] = [next, nextRange, nextQuery, nextParams, nextTitles];
     step = query?.step;
     const unit = group.unit ? h("span", { class: "unit" }, group.unit) : undefined;
     fill(title, group.title, unit && " ", unit, group.isBars && h("span", { class: "unit" }, ` increase per ${step}`));
@@ -46,7 +46,7 @@ export function makeCard(first, handlers) {
   }
 
   function drawLinks() {
-    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${repeated("device", ids)}${repeated("metric", group.names)}`;
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${repeated("device", [...titles.keys()])}${repeated("metric", group.names)}`;
     const local = `&times=local&tz=${encodeURIComponent(zone)}`;
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `file ${name}`, onclick: (event) => {
       if (!token.get()) return;
@@ -66,9 +66,9 @@ export function makeCard(first, handlers) {
   }
 
   function drawLegend() {
-    const missing = ids.filter((id) => !group.devices.has(id));
+    const missing = [...titles].filter(([id]) => !group.devices.has(id));
     fill(legend,
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ids.length > 1 ? "Device" : "Series"), h("th", { scope: "col", class: "number at" }, "Last"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, titles.size > 1 ? "Device" : "Series"), h("th", { scope: "col", class: "number at" }, "Last"),
         ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
       h("tbody", {}, group.lines.map((line) => {
         const whole = summary(line);
@@ -76,7 +76,7 @@ export function makeCard(first, handlers) {
         const total = group.isBars && whole && h("small", { class: "muted" }, ` ${exact(line.mean.reduce((sum, value) => sum + value, 0))} in all`);
         return h("tr", { class: line.isEarlier ? "earlier" : "" }, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash || line.isEarlier ? " dashed" : ""}` }), label(line), total),
           h("td", { class: "number at" }), whole ? [cell("Min", exact(whole.low)), cell("Mean", mean(whole.mean, whole.low, whole.high)), cell("Max", exact(whole.high))] : h("td", { colspan: 3 }));
-      }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
+      }), missing.map(([, name]) => h("tr", { class: "muted" }, h("th", { scope: "row" }, name), h("td", { colspan: 4 }, "no readings in this range")))),
       group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
   }
 

@@ -109,7 +109,7 @@ export function chartView(root, start) {
     }
     const order = groups.map((group) => cards.get(group.key).element);
     if (isFirst || !areSame(order, charts.children)) fill(charts, order);
-    for (const group of groups) cards.get(group.key).show(group, range, group.isBars ? shown.bars : query, params, known.map((device) => device.deviceId));
+    for (const group of groups) cards.get(group.key).show(group, range, group.isBars ? shown.bars : query, params, shown.titles);
   }
 
   function clear() {
@@ -154,7 +154,7 @@ export function chartView(root, start) {
     };
     const chips = chosen.map((device, nth) => h("li", { class: "chip" },
       h("i", { class: `swatch c${nth}` }),
-      h("span", { class: "name", title: device }, nameOf(byId.get(device)?.metadata) ?? device),
+      h("span", { class: "name", title: device }, shown.titles.get(device) ?? device),
       byId.has(device) ? h("span", { class: "muted" }, seen(byId.get(device))) : h("span", { class: "tag bad" }, "unknown"),
       h("button", { type: "button", class: "remove", "aria-label": `Remove ${device}`, "data-key": `remove ${device}`,
         onclick: () => move({ device: chosen.filter((other) => other !== device) }) }, "×")));
@@ -291,6 +291,12 @@ export function described(metadata) {
   return flat({ ...others, ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)) });
 }
 
+// The title of each device: its name, or its ID if it has none or another device has the same name or ID.
+const titlesOf = (known) => new Map(known.map(({ deviceId, metadata }) => {
+  const name = nameOf(metadata) ?? deviceId;
+  return [deviceId, known.some((other) => other.deviceId !== deviceId && [other.deviceId, nameOf(other.metadata)].includes(name)) ? deviceId : name];
+}));
+
 // Gets everything that the view shows. `sources` are the answers; unchanged answers are the same objects as before.
 async function load(params, wasRaw, signal) {
   const range = rangeOf(params, now());
@@ -300,7 +306,7 @@ async function load(params, wasRaw, signal) {
   const known = asked.map((id) => devices.find((device) => device.deviceId === id)).filter(Boolean);
   const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
   const { names, allNames } = metricsOf(known, params.getAll("metric"));
-  const base = { range, known, unknown, allNames, names, ...withFlags(listed) };
+  const base = { range, known, unknown, allNames, names, titles: titlesOf(known), ...withFlags(listed) };
   if (known.length === 0) return { ...base, groups: [] };
 
   // A live range is queried without `to`. So the server ends it at the next step, and the address and its tag stay the
