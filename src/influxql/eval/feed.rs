@@ -212,15 +212,15 @@ impl<'p> Feed<'p> {
     ) -> Result<Next, StatementError> {
         let Members { lookup, series, values, .. } = members;
         let one = &mut series[at];
+        for &reference in set {
+            if let Some(cast) = self.plan.references[reference].1 {
+                values[reference] = converted(&values[reference], cast);
+            }
+        }
         if one.holds.is_none() {
             let holds = self.condition.and_then(|condition| condition.holds(&|at| values.get(at), &one.matched));
             if holds != Some(true) {
                 return Ok(Next::Row);
-            }
-        }
-        for &reference in set {
-            if let Some(cast) = self.plan.references[reference].1 {
-                values[reference] = converted(&values[reference], cast);
             }
         }
         if self.plan.calls.is_empty() {

@@ -227,6 +227,9 @@ impl Evaluator<'_> {
         }
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
         let types = types_of_columns(&plan, &schema, types.collect());
+        if let Some(condition) = &condition {
+            schema.check_condition(condition)?;
+        }
         let condition = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let columns: Vec<_> = plan.columns.iter().map(|(name, _)| name.clone()).collect();
         let table = Table { columns, types, tags: dimensions.tags.clone() };

@@ -194,6 +194,20 @@ impl Schema {
         }
     }
 
+    /// Checks that each bit operator of a condition suits the types of its operands.
+    pub(in super::super) fn check_condition(&self, expr: &Expr) -> Result<(), StatementError> {
+        match expr {
+            Expr::Binary(Operator::BitAnd | Operator::BitOr | Operator::BitXor, ..) => self.check_types(expr),
+            Expr::Binary(_, left, right) => {
+                self.check_condition(left)?;
+                self.check_condition(right)
+            }
+            Expr::Logic(_, operands) => operands.iter().try_for_each(|operand| self.check_condition(operand)),
+            Expr::Group(inner) => self.check_condition(inner),
+            _ => Ok(()),
+        }
+    }
+
     /// The expression as text, with the types of names.
     fn typed(&self, expr: &Expr) -> String {
         match expr {

@@ -83,6 +83,21 @@ fn errors_name_the_place() {
 }
 
 #[test]
+fn bit_operators_of_a_condition_need_integers() {
+    let meant = [("x::integer & 1 = 1", 1), ("x::integer & 6 != 0", 2), ("y > 5 AND 2 * (1 | 4) > 9", 1)];
+    for (condition, count) in meant {
+        let found = series(&format!("SELECT count(x) FROM m WHERE {condition}"));
+        assert!(found.ends_with(&format!(r#""values":[["1970-01-01T00:00:00Z",{count}]]}}"#)), "{condition}: {found}");
+    }
+    let odd = series("SELECT c FROM (SELECT count(x) AS c FROM m GROUP BY device_id) WHERE c & 1 = 1");
+    assert!(odd.ends_with(r#""values":[["1970-01-01T00:00:00Z",1]]}"#), "{odd}");
+    let float = "type error: x::float & 1: incompatible types: float and integer";
+    for condition in ["x & 1 = 1", "y > 5 AND (room = '' OR 2 * (x & 1) > 1)"] {
+        assert_eq!(error(&format!("SELECT count(x) FROM m WHERE {condition}")), float, "{condition}");
+    }
+}
+
+#[test]
 fn rows_of_several_series_are_in_the_order_of_time() {
     assert_eq!(
         series("SELECT * FROM m"),
