@@ -371,11 +371,11 @@ impl Inspection {
         let have = segment.file.fill(&mut header, 0).map_err(LogError::io("read", segment.path))?;
         let old_until = match Header::check(&header[..have], segment.base, segment.path) {
             Ok(old_until) => old_until,
-            Err(error @ LogError::Version { .. }) => return Err(error),
-            Err(error) => {
-                self.damage.push(segment.damage(0, HEADER_BYTES, &error.to_string()));
+            Err(LogError::Damaged { detail, .. }) => {
+                self.damage.push(segment.damage(0, HEADER_BYTES, &detail));
                 0
             }
+            Err(error) => return Err(error),
         };
         let segment = &self.without_overlap(segment);
         let stored = self.checkpoint.position;

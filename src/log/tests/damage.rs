@@ -65,6 +65,20 @@ proptest! {
 }
 
 #[test]
+fn the_place_of_a_damaged_header_is_named_once() {
+    let dir = tempfile::tempdir().unwrap();
+    twenty_batches(dir.path(), |_| 2);
+    let bases = segment::list(&*folder(dir.path())).unwrap();
+    let path = segment_path(dir.path(), bases[1]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[16] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let refused = Log::open(options(dir.path()), Instruments::default()).map(drop).unwrap_err();
+    let expected = format!("the log is damaged: {}, byte 0: the header's checksum is wrong", path.display());
+    assert_eq!(refused.to_string(), expected);
+}
+
+#[test]
 fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
     for missing in [0, 2] {
         let dir = tempfile::tempdir().unwrap();
