@@ -6,7 +6,7 @@ use prost::Message;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use regex::Regex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Answer, Database, Prometheus, Server, Setup, encoded, now_ms, secret_of, wait_until};
 use crate::remote_write::{Label, Sample, TimeSeries};
@@ -352,6 +352,61 @@ async fn a_read_is_whole_or_refused_and_shows_the_devices_of_its_token_only() {
     let request = server.request(reqwest::Method::POST, "/api/v1/read").bearer_auth(secret_of("acme"));
     let refused = server.send(request.body("no snappy")).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
+}
+
+#[tokio::test]
+async fn series_of_a_device_with_more_than_the_index_keeps_are_found_and_count_only_if_they_match() {
+    let setup = Setup::sqlite()
+        .set("ingest.max_metrics_per_reading", 4_096)
+        .set("limits.device_metrics_per_hour", 0)
+        .set("query.max_points", 1_000);
+    series_beyond_the_index_are_found(&Server::start(setup.clone().all_pending()).await, false).await;
+    series_beyond_the_index_are_found(&Server::start(setup).await, true).await;
+}
+
+async fn series_beyond_the_index_are_found(server: &Server, is_stored: bool) {
+    let later_ms = TS_MS + 86_400_000;
+    let pods =
+        |from: u32| -> Value { (from..from + 4_000).map(|pod| (format!("pod_cpu{{pod={pod}}}"), pod)).collect() };
+    let reading =
+        |device: &str, ts_ms: i64, values: Value| json!({ "deviceId": device, "ts": ts_ms, "values": values });
+    // The index leaves out the series that are silent for longest.
+    server
+        .accepts(&json!([
+            reading("big", TS_MS, json!({ "room.temp": 21.5 })),
+            reading("big", later_ms, pods(0)),
+            reading("big", later_ms + 1, pods(4_000)),
+            reading("small", TS_MS, json!({ "room_temp": 22.5 })),
+        ]))
+        .await;
+    if is_stored {
+        server.settled().await;
+    }
+    let device = server.get_json("/v1/devices/big").await;
+    assert_eq!(device["moreMetrics"], true);
+    assert!(!device["metrics"].as_array().expect("a list").contains(&json!("room.temp")));
+
+    let labels = |labels: &[(&str, &str)]| -> Vec<(String, String)> {
+        labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let of_big = labels(&[("__name__", "room_temp"), ("instance", "big"), ("series", "room.temp")]);
+    let of_small = labels(&[("__name__", "room_temp"), ("instance", "small")]);
+    let rooms = BTreeMap::from([(of_big, vec![(TS_MS, 21.5)]), (of_small, vec![(TS_MS, 22.5)])]);
+    let of_pod = labels(&[("__name__", "pod_cpu"), ("instance", "big"), ("pod", "7999")]);
+    let pod = BTreeMap::from([(of_pod, vec![(later_ms + 1, 7_999.0)])]);
+    for (matcher, expected) in [
+        (matcher(0, "__name__", "room_temp"), &rooms),
+        (matcher(2, "__name__", "other|room_temp"), &rooms),
+        (matcher(2, "__name__", "room_.*"), &rooms),
+        (matcher(0, "pod", "7999"), &pod),
+    ] {
+        let queries = vec![query((0, i64::MAX), vec![matcher.clone()])];
+        let request = ReadRequest { queries, accepted_response_types: vec![] };
+        assert_eq!(results(&post(server, None, &request).await), [expected.clone()], "{matcher:?}");
+    }
+    let queries = vec![query((0, i64::MAX), vec![matcher(0, "__name__", "pod_cpu")])];
+    let refused = post(server, None, &ReadRequest { queries, accepted_response_types: vec![] }).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("too_many_points")), "{}", refused.text());
 }
 
 /// Remote read, and InfluxQL as CSV, have no place for a note on missing readings.

@@ -12,6 +12,7 @@ mod metadata;
 mod metadata_filter;
 mod metric;
 mod operator_metadata;
+pub mod prometheus;
 pub mod series;
 mod series_filter;
 mod stats;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::prometheus::metric_name;
 use super::series::{self, SeriesError};
 
 /// Selects series of a device. Cheap to clone.
@@ -29,6 +30,9 @@ struct Parts {
     labels: BTreeSet<Box<str>>,
     /// The number of different keys in `labels`. A series has each key once.
     label_keys: usize,
+    /// Names of metrics in Prometheus: `a_b` matches `a_b`, `a.b` and `a b`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    prometheus_names: BTreeSet<Box<str>>,
 }
 
 /// A metric that a filter names.
@@ -76,6 +80,15 @@ impl SeriesFilter {
         Ok(if parts == Parts::default() { Self::ALL } else { Self { parts: Some(Arc::new(parts)) } })
     }
 
+    /// Makes a filter of the series whose metric has one of these names in Prometheus, with any labels.
+    ///
+    /// Without `names`, every series matches.
+    #[must_use]
+    pub fn of_prometheus(names: impl IntoIterator<Item = String>) -> Self {
+        let prometheus_names = names.into_iter().map(String::into_boxed_str).collect();
+        Self { parts: Some(Arc::new(Parts { prometheus_names, ..Parts::default() })) }
+    }
+
     /// Whether every series matches.
     #[must_use]
     pub const fn is_all(&self) -> bool {
@@ -116,7 +129,12 @@ impl Parts {
         let has_metric = self.has_all_metrics()
             || self.names.contains(series::metric_of(text))
             || (!self.texts.is_empty() && self.texts.contains(text));
-        has_metric && (self.labels.is_empty() || self.has_labels(text))
+        has_metric && self.has_prometheus_name(text) && (self.labels.is_empty() || self.has_labels(text))
+    }
+
+    fn has_prometheus_name(&self, text: &str) -> bool {
+        let names = &self.prometheus_names;
+        names.is_empty() || names.contains(&*metric_name(series::metric_of(text)))
     }
 
     fn has_labels(&self, text: &str) -> bool {
@@ -175,6 +193,14 @@ mod tests {
         );
         assert!(found(&filter(&["cpu{core=0}"], &[("core", "1")]), CPU).is_empty());
         assert!(found(&filter(&[], &[("cor", "0")]), CPU).is_empty());
+    }
+
+    #[test]
+    fn a_name_of_prometheus_selects_the_metrics_that_have_it_there() {
+        let series = ["a_b", "a.b{k=v}", "a b", "a_b{k=v}", "a", "ab", "a_b_c"];
+        let filter = SeriesFilter::of_prometheus(["a_b", "x"].map(str::to_owned));
+        assert_eq!(found(&filter, &series), series[..4]);
+        assert!(filter.metrics().is_none() && filter.texts().is_none() && !filter.is_all());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::http::openapi::parameter::{DEVICE, LABELS, METADATA, METADATA_LABEL, 
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::params::Params;
+use crate::model::prometheus::label_name;
 use crate::model::series::{Series, metric_of};
 use crate::model::{Metric, find_member};
 use crate::query::{Latest, QueryError};
@@ -152,15 +153,6 @@ impl MetadataLabel {
         let value = |label: &'l Self| Some((&*label.name, find_member(&metadata, &label.key, &text)?));
         labels.iter().filter_map(value).collect()
     }
-}
-
-/// Returns the name of a label for a key: `at_city` for `at.city`.
-///
-/// Each character that Prometheus does not allow becomes `_`.
-pub(super) fn label_name(key: &str) -> String {
-    let is_allowed = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let name: String = key.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
-    if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
 /// The families of metrics in the text format, line by line.
@@ -401,6 +393,5 @@ mod tests {
             let uri = format!("/?{query}").parse().expect("a URI");
             assert!(MetadataLabel::all(&mut Params::of(&uri, PARAMETERS)).is_err(), "{query}");
         }
-        assert_eq!([label_name("1st"), label_name("größe"), label_name("a-b")], ["_1st", "gr__e", "a_b"]);
     }
 }

@@ -9,8 +9,7 @@
 //! is in memory before it is sent, because its series must be sorted by their labels, and each device is read
 //! once. An answer with chunks may have many more samples, because a sample takes only some bytes of a chunk.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -23,7 +22,6 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::latest_metrics::label_name;
 use super::query_limits::{RunningQuery, run};
 use crate::access::Grant;
 use crate::http::App;
@@ -35,6 +33,7 @@ use crate::http::request::body;
 use crate::http::request::params::Params;
 use crate::http::serve::connection::Peer;
 use crate::influxql::Pattern;
+use crate::model::prometheus::{label_name, metric_name};
 use crate::model::series::{Series, metric_of};
 use crate::model::{Metric, SeriesFilter};
 use crate::query::{Device, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
@@ -58,6 +57,9 @@ const LABEL_BYTES_PER_SAMPLE: usize = 256;
 
 /// The memory of a series without the text of its labels, in bytes.
 const BYTES_PER_SERIES: usize = 160;
+
+/// The most series of a device that are kept although they do not match, so that each is compared once.
+const MAX_UNMATCHED: usize = 4_096;
 
 /// Describes `POST /api/v1/read`.
 pub(in crate::http) fn describe() -> Operation {
@@ -240,47 +242,53 @@ async fn read_device<S: Samples>(
 ) -> Result<(), Problem> {
     let span_ms = device.span_ms();
     let (from_ms, to_ms) = (query.first_ms.max(span_ms.start), query.last_ms.saturating_add(1).min(span_ms.end));
-    let mut known: Vec<&Metric> = Vec::new();
-    for metric in &device.metrics {
-        if labels_and_pause(&device.id, metric, matchers).await.is_some() {
-            known.push(metric);
-        }
-    }
-    if from_ms >= to_ms || (known.is_empty() && !device.has_more_metrics) {
+    if from_ms >= to_ms {
         return Ok(());
     }
-    // The index keeps some thousand series of a device. If a device has more, all are read.
     let series = if device.has_more_metrics {
-        SeriesFilter::ALL
+        // The index keeps some thousand series of a device, and any other may match too.
+        only_values(matchers, METRIC).map_or(SeriesFilter::ALL, SeriesFilter::of_prometheus)
     } else {
+        let mut known: Vec<&Metric> = Vec::new();
+        for metric in &device.metrics {
+            if labels_and_pause(&device.id, metric, matchers).await.is_some() {
+                known.push(metric);
+            }
+        }
+        if known.is_empty() {
+            return Ok(());
+        }
         SeriesFilter::new(known.iter().map(|metric| &***metric), []).map_err(Problem::internal)?
     };
     let request = ReadingsRequest { device: device.id.to_string(), from_ms, to_ms, series, limit: usize::MAX };
     let mut slices = app.queries.reading_slices(&grant.device_scope, &request)?;
-    let (begin, mut places): (usize, HashMap<Metric, Option<usize>>) = (found.len(), HashMap::new());
+    let begin = found.len();
+    let (mut places, mut unmatched): (HashMap<Metric, usize>, HashSet<Metric>) = Default::default();
     while let Some(slice) = slices.next().await? {
         for hour in slice.hours() {
-            budget.add_samples(hour.samples.len(), 0)?;
             let mut of_hour = Vec::with_capacity(hour.metrics.len());
             for metric in hour.metrics {
-                if !places.contains_key(metric) {
-                    let mut place = None;
+                let mut place = places.get(metric).copied();
+                if place.is_none() && !unmatched.contains(metric) {
                     if let Some(labels) = labels_and_pause(&device.id, metric, matchers).await {
                         budget.add_series(&labels)?;
                         place = Some(found.len());
+                        places.insert(metric.clone(), found.len());
                         found.push(ReadSeries { labels, samples: S::default() });
+                    } else if unmatched.len() < MAX_UNMATCHED {
+                        unmatched.insert(metric.clone());
                     }
-                    places.insert(metric.clone(), place);
                 }
-                of_hour.push(places.get(metric).copied().flatten());
+                of_hour.push(place);
             }
-            let mut bytes = 0;
+            let (mut samples, mut bytes) = (0, 0);
             for sample in hour.samples {
                 if let Some(place) = of_hour[sample.metric as usize] {
+                    samples += 1;
                     bytes += found[place].samples.push(hour.hour.instant_ms(sample.offset), sample.value);
                 }
             }
-            budget.add_samples(0, bytes)?;
+            budget.add_samples(samples, bytes)?;
         }
     }
     let of_device = found.split_off(begin);
@@ -320,15 +328,19 @@ fn all_match(matchers: &[Matcher<'_>], name: &str, value: &str) -> bool {
 
 /// Returns the only devices that can match; `None`: any device may match.
 fn devices_of(matchers: &[Matcher<'_>]) -> Option<Vec<Arc<str>>> {
-    let mut ids = matchers.iter().filter(|it| it.matcher.name == DEVICE && !it.matcher.is_negative).find_map(|it| {
-        match &it.pattern {
-            Some(pattern) => pattern.literals(),
-            None => Some(vec![it.matcher.value.to_owned()]),
-        }
+    Some(only_values(matchers, DEVICE)?.into_iter().map(Arc::from).collect())
+}
+
+/// Returns the only values of the label `name` that can match, ascending; `None`: any value may match.
+fn only_values(matchers: &[Matcher<'_>], name: &str) -> Option<Vec<String>> {
+    let mut of_label = matchers.iter().filter(|it| it.matcher.name == name && !it.matcher.is_negative);
+    let mut values = of_label.find_map(|it| match &it.pattern {
+        Some(pattern) => pattern.literals(),
+        None => Some(vec![it.matcher.value.to_owned()]),
     })?;
-    ids.sort_unstable();
-    ids.dedup();
-    Some(ids.into_iter().map(Arc::from).collect())
+    values.sort_unstable();
+    values.dedup();
+    Some(values)
 }
 
 /// Does the same as [`matching_labels`], and then pauses.
@@ -368,18 +380,6 @@ fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> O
     labels.sort_unstable();
     let value = |name: &str| labels.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
     matchers.iter().all(|matcher| matcher.matches(value(matcher.matcher.name))).then_some(labels)
-}
-
-/// Returns the name of a metric as Prometheus allows it.
-///
-/// It may have colons, which names of labels may not.
-fn metric_name(metric: &str) -> Cow<'_, str> {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
-    if metric.bytes().all(is_allowed) && !metric.starts_with(|first: char| first.is_ascii_digit()) {
-        return metric.into();
-    }
-    let parts: Vec<String> = metric.split(':').map(label_name).collect();
-    parts.join(":").into()
 }
 
 #[cfg(test)]
