@@ -8,8 +8,9 @@
 
 use std::io::{self, Write};
 
-use flate2::Compression;
 use flate2::write::DeflateEncoder;
+
+use super::encoding::DEFLATE_LEVEL;
 
 /// The most rows of a sheet in Excel, its header included.
 const MAX_ROWS: u32 = 1_048_576;
@@ -90,7 +91,7 @@ struct Entry {
 impl Workbook {
     pub(super) fn new() -> Self {
         Self {
-            encoder: DeflateEncoder::new(Vec::new(), Compression::fast()),
+            encoder: DeflateEncoder::new(Vec::new(), DEFLATE_LEVEL),
             crc: crc32fast::Hasher::new(),
             entries: Vec::new(),
             passed: 0,
