@@ -307,6 +307,20 @@ async fn a_database_that_the_service_does_not_use_is_no_backup() {
     assert_eq!(done.code, Some(0), "{done:?}");
 }
 
+#[tokio::test]
+async fn a_database_that_cannot_be_seen_is_not_called_missing() {
+    let place = TempDir::new().expect("a temporary folder");
+    let config = place.path().join("config.toml");
+    // Like EACCES, this is another error than that of a missing file.
+    let setup = Setup::sqlite().set("sqlite.file", config.join("db").display().to_string());
+    fs::write(&config, setup.to_toml()).expect("our folder");
+    let to = place.path().join("backup");
+    let [config, data, to] = [config.as_path(), place.path(), &to].map(|path| path.to_str().expect("UTF-8"));
+    let refused = run(&["backup", "--config", config, "--data-dir", data, "--to", to]).await;
+    let says = refused.stderr.contains("cannot look for ") && refused.stderr.contains("as the user of the service");
+    assert!(refused.code == Some(1) && says, "{refused:?}");
+}
+
 /// Stores a reading.
 async fn store_one(server: &Server, ts: i64) {
     server.accepts(&json!({"deviceId": "a", "ts": ts, "value": 1})).await;

@@ -53,7 +53,8 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
             Err(TryLockError::Error(error)) => return Err(anyhow!(error).context(format!("lock {}", file.display()))),
         }
-        if path.join(RESTORING).exists() {
+        let marker = path.join(RESTORING);
+        if marker.try_exists().with_context(|| format!("look for {}", marker.display()))? {
             bail!("a restore into the data folder {} did not end: empty the folder, and restore again", path.display());
         }
         Ok(Self { path: path.to_owned(), _lock: lock })
@@ -112,12 +113,13 @@ impl DataDir {
     }
 }
 
-/// Refuses a data folder that does not exist.
+/// Refuses a data folder that does not exist, or that this user may not see.
 pub(super) fn expect_folder(data_dir: &Path) -> anyhow::Result<()> {
-    if data_dir.is_dir() {
+    let folder = data_dir.display();
+    let is_there = data_dir.try_exists().with_context(|| format!("look for the data folder {folder}"))?;
+    if is_there && data_dir.is_dir() {
         return Ok(());
     }
-    let folder = data_dir.display();
     Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into())
 }
 

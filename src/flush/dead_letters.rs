@@ -183,13 +183,13 @@ impl DeadLetters {
     fn each_file(&self, of: impl Fn(&OsFolder, &str) -> std::io::Result<u64>) -> std::io::Result<u64> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = Self::taken_path(&self.path);
-        if !self.path.exists() && !taken.exists() {
+        if !self.path.try_exists()? && !taken.try_exists()? {
             return Ok(0);
         }
         let _lock = Self::lock(&self.path)?;
         let of = |path: &Path| {
             let (folder, name) = OsFolder::of_file(path)?;
-            if path.exists() { of(&folder, name) } else { Ok(0) }
+            if path.try_exists()? { of(&folder, name) } else { Ok(0) }
         };
         let of_file = of(&self.path)?;
         match self.left_by_retry()? {

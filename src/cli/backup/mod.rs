@@ -73,14 +73,8 @@ A folder with the file backup.json is a whole backup. Without it, the command wa
 pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
     data_dir::expect_folder(&config.server.data_dir)?;
-    if config.store_kind() == StoreKind::Sqlite && !config.sqlite_file().exists() {
-        let file = config.sqlite_file();
-        return Err(Usage(format!(
-            "there is no SQLite file {}; with MongoDB, run this command with the configuration and the environment of \
-             the service",
-            file.display()
-        ))
-        .into());
+    if config.store_kind() == StoreKind::Sqlite {
+        expect_database(&config.sqlite_file())?;
     }
     refuse_other_store(&config)?;
     prepare(&args.to)?;
@@ -94,6 +88,22 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
         println!("It has the log, and not what MongoDB has: copy the database now, with mongodump or a snapshot");
     }
     Ok(())
+}
+
+/// Refuses an SQLite file that does not exist, or that this user may not see.
+fn expect_database(file: &Path) -> anyhow::Result<()> {
+    match file.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Usage(format!(
+            "there is no SQLite file {}; with MongoDB, run this command with the configuration and the environment of \
+             the service",
+            file.display()
+        ))
+        .into()),
+        Err(error) => {
+            bail!("cannot look for {}: {error}; run this command as the user of the service", file.display())
+        }
+    }
 }
 
 /// Refuses a configuration with another store than the service uses.
@@ -162,9 +172,11 @@ impl Snapshots {
 ///
 /// `None`: neither it nor the file of a retry exists. Then the backup creates no lock file.
 fn lock_of(files: &[PathBuf; 2]) -> anyhow::Result<Option<File>> {
-    let are_there = files.iter().any(|path| path.exists());
-    let lock = are_there.then(|| DeadLetters::lock(&files[0])).transpose();
-    lock.with_context(|| format!("lock {}", files[0].display()))
+    let lock = || {
+        let are_there = files[0].try_exists()? || files[1].try_exists()?;
+        are_there.then(|| DeadLetters::lock(&files[0])).transpose()
+    };
+    lock().with_context(|| format!("lock {}", files[0].display()))
 }
 
 /// Opens the dead-letter files, and then unlocks them.
