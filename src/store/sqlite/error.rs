@@ -40,6 +40,8 @@ pub(super) enum SqliteError {
     UnknownVersion { found: i32, known: i32 },
     #[error("the file belongs to another program")]
     Foreign,
+    #[error("this process may only read the file")]
+    ReadOnly,
     #[error("SQLite cannot keep a write-ahead file there: it uses journal mode {mode}")]
     NoWal { mode: String },
     #[error(
@@ -72,9 +74,21 @@ impl SqliteError {
             Self::Chunk(_) => Cause::UnreadableChunk,
             Self::Compressor(_) => Cause::Memory,
             Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => Cause::Schema,
+            Self::ReadOnly => Cause::ReadOnly,
             Self::FileGone(_) | Self::FileReplaced(_) => Cause::FileGone,
             Self::FileUnknown(..) | Self::NotRegular(..) => Cause::Io,
             Self::Stopping => Cause::Stopping,
+        }
+    }
+
+    /// The advice if the file cannot be opened because of this error, to append to its text.
+    pub(super) fn mend(&self) -> &'static str {
+        match self.cause() {
+            Cause::ReadOnly => {
+                "; the user of the service has to own the file, the files beside it and the folder, and the disk must \
+                 not be read-only"
+            }
+            _ => "",
         }
     }
 }

@@ -98,8 +98,9 @@ impl SqliteStore {
     }
 
     fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
-        let refused =
-            |error: SqliteError| StoreError::new(error.cause(), format!("cannot open {}: {error}", path.display()));
+        let refused = |error: SqliteError| {
+            StoreError::new(error.cause(), format!("cannot open {}: {error}{}", path.display(), error.mend()))
+        };
         let lock_sleeps = Arc::<AtomicU64>::default();
         let writer = schema::open_writer(path, busy_timeout)
             .and_then(|connection| Writer::new(connection, busy_timeout, Arc::clone(&lock_sleeps)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
 use super::{file, history, operator_metadata};
@@ -138,6 +138,9 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
     file::expect_regular(path)?;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(SqliteError::ReadOnly); // SQLite opens a file for reading if it may not write it
+    }
     claim(&mut connection)?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {

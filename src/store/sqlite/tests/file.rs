@@ -155,3 +155,12 @@ async fn a_file_that_cannot_be_opened_is_named() {
     let message = SqliteStore::open(&path).err().unwrap().to_string();
     assert!(message.contains(path.to_str().unwrap()), "{message}");
 }
+
+#[test]
+fn a_file_that_may_only_be_read_is_refused_with_the_mend() {
+    let path = Path::new("/sys/devices/system/cpu/possible"); // also for root
+    let refused = SqliteStore::open(path).err().unwrap();
+    assert_eq!(refused.cause, Cause::ReadOnly, "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains(path.to_str().unwrap()) && said.contains("has to own the file"), "{said}");
+}
