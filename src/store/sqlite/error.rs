@@ -88,6 +88,7 @@ impl SqliteError {
                 "; the user of the service has to own the file, the files beside it and the folder, and the disk must \
                  not be read-only"
             }
+            Cause::Corrupt => "; `tidegauge check --full` shows the damage and the mend",
             _ => "",
         }
     }

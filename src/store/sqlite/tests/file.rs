@@ -164,3 +164,12 @@ fn a_file_that_may_only_be_read_is_refused_with_the_mend() {
     let said = refused.to_string();
     assert!(said.contains(path.to_str().unwrap()) && said.contains("has to own the file"), "{said}");
 }
+
+#[test]
+fn a_damaged_file_is_refused_with_the_mend() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(file_in(&folder), "deviceId,ts,value\n".repeat(100)).unwrap();
+    let refused = SqliteStore::open(&file_in(&folder)).err().unwrap();
+    assert_eq!(refused.cause, Cause::Corrupt, "{refused}");
+    assert!(refused.to_string().contains("`tidegauge check --full` shows"), "{refused}");
+}
