@@ -79,7 +79,7 @@ pub(super) struct CheckArgs {
 const HELP: &str = "\
 Use the flags and the environment of the server: the printed values are then in force, and the end of the output names \
 each value of the file that a flag or a variable overrides. All mistakes of a configuration are reported at once, each \
-with its place.
+with its place. Of a list, such as [[webhook]], it is only the first one, with the number of its table.
 
 Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready, \
 --full found an error or another error occurred, 2 if --full found warnings and no errors.";

@@ -70,7 +70,8 @@ impl Config {
     /// to belong to another program. Variables without the prefix are ignored.
     ///
     /// # Errors
-    /// All mistakes, each with its place, except for mistakes that only follow from another one.
+    /// All mistakes, each with its place, except for mistakes that only follow from another one. Of a list,
+    /// such as `[[webhook]]`, only the first mistake, with the number of its table.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
