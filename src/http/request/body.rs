@@ -8,6 +8,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt;
 use tokio::task::JoinError;
 
+use super::turn::in_turn;
 use crate::http::App;
 use crate::ingest::RefusalReason;
 use crate::limits::{Exhausted, Quota, Reservation};
@@ -116,12 +117,15 @@ pub(in crate::http) async fn receive(
     let receiving = collect(app, headers, body, &mut reservation);
     let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
     let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
-    let max = app.limits.max_body_bytes;
+    decode(bytes, encoding, app.limits.max_body_bytes, reservation).await
+}
+
+/// Decompresses a body on this thread if it is small, else on a blocking thread when it is its turn.
+async fn decode(bytes: Bytes, encoding: Encoding, max: usize, reservation: Reservation) -> Result<Received, BodyError> {
     if bytes.len() <= INLINE_BYTES {
         return decompress(&bytes, encoding, max, reservation);
     }
-    let work = tokio::task::spawn_blocking(move || decompress(&bytes, encoding, max, reservation));
-    work.await.map_err(BodyError::Internal)?
+    in_turn(move || decompress(&bytes, encoding, max, reservation)).await.map_err(BodyError::Internal)?
 }
 
 async fn collect(
@@ -254,6 +258,9 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
 mod tests {
     use std::io::Write;
 
+    use futures_util::FutureExt;
+
+    use super::super::turn;
     use super::*;
     use crate::limits::BodyMemory;
 
@@ -306,6 +313,24 @@ mod tests {
         bare.write_all(b"bare").expect("memory");
         let bare = bare.finish().expect("memory");
         assert_eq!(try_decompress(&bare, Encoding::Deflate, 100, 1 << 20).expect("no zlib header"), b"bare");
+    }
+
+    #[test]
+    fn a_large_body_is_decompressed_when_it_is_its_turn() {
+        let one_blocking_thread =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().expect("a runtime");
+        one_blocking_thread.block_on(async {
+            let (memory, body) = (BodyMemory::new(1 << 20), encode(b"a", Encoding::Gzip).repeat(300));
+            assert!(body.len() > INLINE_BYTES);
+            let of_others = turn::take_all().await;
+            let reservation = memory.reservation(Quota::unlimited());
+            let mut decoded = std::pin::pin!(decode(body.into(), Encoding::Gzip, 1_000, reservation));
+            assert!(decoded.as_mut().now_or_never().is_none());
+            tokio::task::spawn_blocking(|| ()).await.expect("the thread has done all work that came before");
+            assert_eq!(memory.in_flight(), 0, "decompressed before its turn");
+            drop(of_others);
+            assert_eq!(decoded.await.expect("a body").bytes, [b'a'; 300][..]);
+        });
     }
 
     #[test]

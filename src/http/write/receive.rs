@@ -1,16 +1,16 @@
 //! The common path of all requests with readings: from the body to the receipt.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
-use tokio::sync::Semaphore;
 
 use crate::access::Grant;
+use crate::http::App;
 use crate::http::access::authorize::delay_refusal;
 use crate::http::problem::Problem;
 use crate::http::request::body::{self, Received};
-use crate::http::{App, Threads};
+use crate::http::request::turn::in_turn;
 use crate::ingest::{Admission, Admitted, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
@@ -18,11 +18,6 @@ use crate::wire::{Code, Format, Source};
 ///
 /// Parsing it takes milliseconds. A larger body would delay other requests, so a blocking thread parses it.
 const INLINE_BYTES: usize = 256 << 10;
-
-/// The permits to parse a large body: one for each processor.
-///
-/// More threads that parse at once would delay the requests with small bodies.
-static PARSERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(Threads::count()));
 
 /// Why a body cannot be parsed: the code for the metrics, and the problem.
 pub(super) type UnreadableBody = (Code, Problem);
@@ -103,13 +98,12 @@ pub(super) async fn admit_readings<T: Send + 'static>(
     Ok((admitted, body, parsed))
 }
 
-/// Runs `work` on this thread if the body is small, else on a blocking thread.
+/// Runs `work` on this thread if the body is small, else on a blocking thread when it is its turn.
 async fn run<T: Send + 'static>(body_bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     if body_bytes <= INLINE_BYTES {
         return Ok(work());
     }
-    let _turn = PARSERS.acquire().await.map_err(Problem::internal)?;
-    tokio::task::spawn_blocking(work).await.map_err(Problem::internal)
+    in_turn(work).await.map_err(Problem::internal)
 }
 
 #[cfg(test)]
