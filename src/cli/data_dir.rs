@@ -1,6 +1,7 @@
 //! The data folder: its files, and the lock for one process at a time.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +37,9 @@ pub(super) const MISSING: &str = "and store.json beside it says that it had some
 pub(super) struct DataDir {
     path: PathBuf,
     /// The open file holds the lock, so the lock ends with the process in every case.
-    _lock: File,
+    ///
+    /// `None`: the disk is read-only, and the folder has no such file.
+    _lock: Option<File>,
 }
 
 impl DataDir {
@@ -47,11 +50,33 @@ impl DataDir {
         make_folder(path).with_context(|| format!("create the data folder {} ({PLACE})", path.display()))?;
         let file = path.join(LOCK);
         let lock = open_regular_with(&file, File::options().write(true).create(true).truncate(false));
-        let lock = lock.with_context(|| format!("open {} ({PLACE})", file.display()))?;
-        match lock_soon(&lock) {
+        Self::hold(path, Some(lock.with_context(|| format!("open {} ({PLACE})", file.display()))?))
+    }
+
+    /// Locks the folder for a command that changes nothing in it.
+    ///
+    /// On a read-only disk, where no service writes, a missing lock file is no error.
+    pub(super) fn lock_to_read(path: &Path) -> anyhow::Result<Self> {
+        let locked = Self::lock(path);
+        let kind = locked.as_ref().err().and_then(|error| Some(error.downcast_ref::<std::io::Error>()?.kind()));
+        if kind != Some(ErrorKind::ReadOnlyFilesystem) {
+            return locked;
+        }
+        let file = path.join(LOCK);
+        match open_regular(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::hold(path, None),
+            lock => Self::hold(path, Some(lock.with_context(|| format!("open {}", file.display()))?)),
+        }
+    }
+
+    /// Locks the open file `lock` of the folder at `path`.
+    fn hold(path: &Path, lock: Option<File>) -> anyhow::Result<Self> {
+        match lock.as_ref().map_or(Ok(()), lock_soon) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
-            Err(TryLockError::Error(error)) => return Err(anyhow!(error).context(format!("lock {}", file.display()))),
+            Err(TryLockError::Error(error)) => {
+                return Err(anyhow!(error).context(format!("lock {}", path.join(LOCK).display())));
+            }
         }
         let marker = path.join(RESTORING);
         if marker.try_exists().with_context(|| format!("look for {}", marker.display()))? {

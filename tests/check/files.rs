@@ -131,6 +131,27 @@ async fn a_data_folder_that_cannot_be_written_is_found() {
 }
 
 #[tokio::test]
+async fn a_read_only_disk_is_found_and_its_log_is_checked_all_the_same() {
+    let setup = small(Setup::sqlite());
+    let mut server = Server::start_with_disk_of_data(setup.clone(), 48).await;
+    server.accepts(&json!({ "deviceId": "a", "value": 1 })).await;
+    assert!(server.terminate().await.success());
+    let (disk, data) = (server.disk(), server.disk().folder());
+    disk.remount("ro");
+    check_with(&setup, data, disk.run(&binary())).await.has("error", "configuration", "Read-only file system");
+    for has_lock in [true, false] {
+        if !has_lock {
+            disk.remount("rw");
+            fs::remove_file(disk.seen(data).join("lock")).expect("our disk");
+            disk.remount("ro");
+        }
+        let mut command = disk.run(&binary());
+        let log = command.args(["check", "--log", "--data-dir"]).arg(data).output().expect("the binary runs");
+        assert!(log.status.success() && String::from_utf8_lossy(&log.stdout).ends_with("the log is good\n"), "{log:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_database_and_one_of_another_service_are_found() {
     let setup = small(Setup::sqlite());
     let mut server = with_readings(&setup).await;

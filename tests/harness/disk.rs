@@ -46,8 +46,13 @@ impl Disk {
 
     /// Changes the size of the disk.
     pub(crate) fn resize(&self, mebibytes: usize) {
+        self.remount(&format!("size={mebibytes}m"));
+    }
+
+    /// Changes an option of the mount, such as `ro` while no process has a file open for writing.
+    pub(crate) fn remount(&self, option: &str) {
         let mut mount = self.run(Path::new("mount"));
-        let status = mount.arg("-o").arg(format!("remount,size={mebibytes}m")).arg(&self.folder).status();
+        let status = mount.arg("-o").arg(format!("remount,{option}")).arg(&self.folder).status();
         assert!(status.expect("mount of util-linux is there").success());
     }
 

@@ -40,7 +40,8 @@ pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> 
         writeln!(out, "no log yet: {} does not exist", log_dir(data_dir).display())?;
         return Ok(());
     }
-    let data_dir = DataDir::lock(data_dir)?;
+    let is_changed = quarantine || mending.put_back;
+    let data_dir = if is_changed { DataDir::lock(data_dir) } else { DataDir::lock_to_read(data_dir) }?;
     match expect_log(data_dir.path()) {
         Err(LogError::Missing(log)) if quarantine => {
             quarantine::begin_anew(&log)?;
