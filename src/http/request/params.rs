@@ -233,9 +233,11 @@ impl<'a> Params<'a> {
 /// Returns the instant of a local time, or why no single instant has this time.
 fn local_ms(text: &str, zone: Option<&Zone>) -> Result<i64, String> {
     let Some(zone) = zone else {
+        let seconds = if text.matches(':').count() < 2 { ":00" } else { "" };
+        let time = format!("{}{seconds}", text.replacen(' ', "T", 1));
         return Err(format!(
-            "{text} has no offset from UTC: append one, such as Z or %2B01:00, or name the time zone, such as \
-             tz=Europe/Berlin"
+            "{text} has no offset from UTC: write {time}Z or {time}+01:00, or name the time zone (tz), such as \
+             Europe/Berlin"
         ));
     };
     let (why, instants) = match zone.instant(text) {
@@ -327,7 +329,8 @@ mod tests {
             assert_eq!(instant(text).ok(), instant(same).ok(), "{text}");
         }
         for (text, said) in [
-            ("2026-11-22T08:00", "has no offset from UTC: append one, such as Z or %2B01:00, or name the time zone"),
+            ("2026-11-22T08:00", "no offset from UTC: write 2026-11-22T08:00:00Z or 2026-11-22T08:00:00+01:00, or"),
+            ("2026-11-22%2008:00:30.5", "write 2026-11-22T08:00:30.5Z or 2026-11-22T08:00:30.5+01:00, or name"),
             (
                 "2026-10-25T02:30&tz=Europe/Berlin",
                 "exists twice in this time zone, because clocks are set back: write 2026-10-25T00:30:00Z or \
