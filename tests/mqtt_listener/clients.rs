@@ -29,9 +29,13 @@ async fn mosquitto_pub_publishes_with_each_version_and_quality() {
 }
 
 /// The broker of a site passes its messages on, and keeps them while the server is away.
+///
+/// Messages that are too large do not stop the bridge, although there are more of them than it may have
+/// unacknowledged.
 #[tokio::test]
 async fn the_bridge_of_mosquitto_passes_messages_on() {
-    let mut server = Server::start(setup()).await;
+    let topics = format!("max_packet_bytes = '1KiB'\nreceive_maximum = 5\n{TOPICS}");
+    let mut server = Server::start(setup().mqtt_listener(&topics)).await;
     let port = server.mqtt_addr().port();
     let broker = Broker::start_with(&format!(
         "allow_anonymous true\nconnection centre\naddress 127.0.0.1:{port}\ntopic plant/# out 1\nremote_username any\n\
@@ -42,11 +46,15 @@ async fn the_bridge_of_mosquitto_passes_messages_on() {
     .await;
     let messages =
         |from: i64| -> Vec<_> { (from..from + 200).map(|n| ("plant/north/a/temp".to_owned(), at(n, n))).collect() };
+    let large: Vec<_> = (0..10).map(|_| ("plant/north/a/temp".to_owned(), "1".repeat(2_000))).collect();
+    broker.publish_all(&large).expect("the broker is there");
     broker.publish_all(&messages(0)).expect("the broker is there");
     wait_until("the first are stored", async || (readings(&server, "a").await.len() == 200).then_some(())).await;
+    let metrics = server.metrics().await;
+    assert!(metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "size")]) >= 10);
     server.terminate().await;
     broker.publish_all(&messages(200)).expect("the broker is there");
-    let listen = format!("listen = '127.0.0.1:{port}'\n{TOPICS}");
+    let listen = format!("listen = '127.0.0.1:{port}'\n{topics}");
     server.start_again_with(setup().mqtt_listener(&listen)).await;
     wait_until("the others are stored", async || (readings(&server, "a").await.len() == 400).then_some(())).await;
 }

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use mqtt_protocol_core::mqtt::packet::{
-    AssignedClientIdentifier, GenericPacketTrait, MaximumPacketSize, MaximumQos, Properties, Property, Qos,
-    ReasonString, ReceiveMaximum, SessionExpiryInterval, v3_1_1, v5_0,
+    AssignedClientIdentifier, GenericPacketTrait, MaximumQos, Properties, Property, Qos, ReasonString, ReceiveMaximum,
+    SessionExpiryInterval, v3_1_1, v5_0,
 };
 use mqtt_protocol_core::mqtt::result_code::{
     ConnectReasonCode, DisconnectReasonCode, MqttError as PacketError, PubcompReasonCode, SubackReasonCode,
@@ -243,12 +243,10 @@ impl Session {
             self.out.extend([0x20, 2, 0, 0]);
             return;
         }
-        let max_bytes = u32::try_from(self.max_packet_bytes).unwrap_or(u32::MAX);
-        let mut properties: Vec<Result<Property, PacketError>> = vec![
-            MaximumQos::new(1).map(Property::from),
-            ReceiveMaximum::new(self.receive_maximum).map(Property::from),
-            MaximumPacketSize::new(max_bytes).map(Property::from),
-        ];
+        // CONNACK has no maximum packet size. With one, a bridge of mosquitto 2.0 would drop larger messages,
+        // but count them as in flight forever: after `receive_maximum` of them it would send nothing more.
+        let mut properties: Vec<Result<Property, PacketError>> =
+            vec![MaximumQos::new(1).map(Property::from), ReceiveMaximum::new(self.receive_maximum).map(Property::from)];
         if connect.wants_session {
             properties.push(SessionExpiryInterval::new(0).map(Property::from));
         }
@@ -446,4 +444,39 @@ fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, E
 fn reason(text: &str) -> Option<ReasonString> {
     let end = (0..=REASON_MAX_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end))?;
     ReasonString::new(&text[..end]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: [u8; 6] = [0, 4, b'M', b'Q', b'T', b'T'];
+
+    /// Makes a packet with a body of less than 128 bytes.
+    fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+        [&[first, u8::try_from(body.len()).unwrap()][..], body].concat()
+    }
+
+    /// A CONNECT of version 5. `fields` are the properties and what follows them.
+    fn connect_v5(flags: u8, fields: &[u8]) -> Vec<u8> {
+        packet(CONNECT, &[&NAME[..], &[5, flags, 0, 60], fields].concat())
+    }
+
+    /// A bridge of mosquitto drops messages that are larger, and counts them as unacknowledged forever.
+    #[test]
+    fn a_client_is_not_told_the_size_of_the_largest_packet_and_larger_messages_are_answered() {
+        let mut session = Session::new(64, 1);
+        let received = session.receive(&connect_v5(2, &[0, 0, 1, b'd']));
+        let [Received::Connect(connect)] = &received[..] else { panic!("{received:?}") };
+        session.accept(connect, None);
+        assert_eq!(session.out, [0x20, 8, 0, 0, 5, 0x24, 1, 0x21, 0, 1], "quality of service and receive maximum only");
+        session.out.clear();
+        let large = packet(0x32, &[&[0, 1, b't', 0, 7, 0][..], &[b'1'; 100]].concat());
+        let received = [&large[..50], &large[50..]].map(|part| session.receive(part));
+        let [first, rest] = &received;
+        let ([Received::Message(message)], []) = (&first[..], &rest[..]) else { panic!("{received:?}") };
+        assert!(message.payload.is_none() && session.partial_bytes() == 0, "it is skipped");
+        session.acknowledge(message.receipt.unwrap(), Outcome::Invalid, None);
+        assert_eq!(session.out, [0x40, 3, 0, 7, 0x99]);
+    }
 }
