@@ -169,6 +169,20 @@ async fn no_reading_is_lost_when_the_database_file_is_removed() {
 }
 
 #[tokio::test]
+async fn a_server_without_its_log_ends_and_does_not_say_that_readings_wait_there() {
+    let mut server = Server::start(Setup::sqlite().all_pending()).await;
+    send(&server, "lost", 0).await;
+    std::fs::remove_file(server.data_dir().join("tidegauge.sqlite")).expect("the file is there");
+    for entry in std::fs::read_dir(server.data_dir().join("log")).expect("the log is there") {
+        std::fs::remove_file(entry.expect("an entry").path()).expect("the file is there");
+    }
+    let log = server.logged("the store has not taken these readings: they are lost").await;
+    assert!(log.contains("the log has failed: ") && log.contains("was removed while it is in use"), "{log}");
+    assert!(!log.contains("in the log for the next start"), "{log}");
+    server.kill9(); // it has ended, or is about to
+}
+
+#[tokio::test]
 async fn a_store_that_only_refuses_writes_answers_queries() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "stored", 0).await;

@@ -371,6 +371,10 @@ impl Service {
             tracing::warn!(%error, "the store was not closed; no reading is lost by that");
         }
         match store_away {
+            _ if left > 0 && self.app.log.is_removed() => tracing::warn!(
+                readings = left,
+                "the log was removed, and the store has not taken these readings: they are lost"
+            ),
             Some(why) if left > 0 => {
                 tracing::warn!(
                     readings = left,

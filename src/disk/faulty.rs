@@ -429,4 +429,8 @@ impl OpenFile for DiskFile {
     fn is_held(&self) -> bool {
         false
     }
+
+    fn is_removed(&self) -> bool {
+        !self.disk.lock().current.values().any(|&file| file == self.file)
+    }
 }

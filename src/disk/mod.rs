@@ -115,6 +115,9 @@ pub(crate) trait OpenFile: Debug + Send + Sync {
     ///
     /// Also true on a file system without locks, where the answer is unknown.
     fn is_held(&self) -> bool;
+
+    /// Whether the file has lost its last name: its bytes are lost when it is closed.
+    fn is_removed(&self) -> bool;
 }
 
 impl dyn OpenFile + '_ {
@@ -284,6 +287,10 @@ impl OpenFile for File {
     fn is_held(&self) -> bool {
         let is_free = self.try_lock().is_ok() && self.unlock().is_ok();
         !is_free
+    }
+
+    fn is_removed(&self) -> bool {
+        self.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 }
 

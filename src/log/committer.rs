@@ -211,6 +211,7 @@ impl Committer {
                 state.room = self.appender.room();
                 if state.bases.last() != Some(&self.appender.base) {
                     state.bases.push(self.appender.base);
+                    state.newest = Arc::clone(&self.appender.file);
                 }
             }
             if refusal.is_none() {
@@ -263,7 +264,8 @@ pub(super) struct Appender {
     saved: Arc<SavedCheckpoint>,
     segment_bytes: u64,
     spares: Arc<Spares>,
-    file: Box<dyn OpenFile>,
+    /// The file of the newest segment.
+    pub(super) file: Arc<dyn OpenFile>,
     /// The length of the file. Its bytes behind the last record are room (`spares.rs`).
     len: u64,
     /// The file has grown since the last sync.
@@ -299,7 +301,7 @@ impl Appender {
             saved,
             segment_bytes,
             spares,
-            file,
+            file: file.into(),
             len: end.0 - base.0,
             has_grown: false,
             growing_syncs: 0,
@@ -390,13 +392,15 @@ impl Appender {
         self.finish()?;
         let spare = self.spares.take();
         let in_spare = spare.and_then(|spare| spare.into_segment(&*self.folder, self.end).ok());
-        (self.file, self.len) = match in_spare {
+        let (file, len) = match in_spare {
             Some(segment) => {
                 self.growing_syncs = 0;
                 segment
             }
             None => (self.create_segment()?, segment::Header::BYTES as u64),
         };
+        self.file = file.into();
+        self.len = len;
         let unsynced = |error| WriteFailure::Poisoned(format!("sync {}: {error}", self.folder.path().display()));
         self.folder.sync().map_err(unsynced)?;
         self.base = self.end;

@@ -38,7 +38,7 @@ pub enum AppendError {
     /// The process has no file descriptors left.
     #[error("the server has too many open files: readings are refused until it can open a file again")]
     OutOfFiles,
-    /// A write or a sync failed. The log accepts no more appends.
+    /// A write or a sync failed, or the log was removed. The log accepts no more appends.
     #[error("the log has failed: {0}")]
     Poisoned(String),
     /// The log was closed.
@@ -171,6 +171,7 @@ impl Log {
             writer: Writer::Works,
             readers: Readers::default(),
             bases: recovery.bases.clone(),
+            newest: Arc::clone(&appender.file),
             held: follower.as_ref().map(|(followed, _)| followed.position),
             readable: recovery.end,
             durable: recovery.end,
@@ -282,7 +283,7 @@ impl Log {
         }
     }
 
-    /// The error that poisoned the log, if a write or a sync has failed.
+    /// The error that poisoned the log, if a write or a sync has failed or the log was removed.
     pub fn poisoned(&self) -> Option<String> {
         self.shared.lock().poisoned.clone()
     }
@@ -328,7 +329,17 @@ impl Log {
         Ok(())
     }
 
+    /// Whether the file of the newest segment was removed, as with its folder. Its records are lost then.
+    pub fn is_removed(&self) -> bool {
+        // A cut removes segments too, as soon as they are not the newest.
+        let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let newest = Arc::clone(&self.shared.lock().newest);
+        newest.is_removed()
+    }
+
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
+    ///
+    /// If the newest segment was removed, this poisons the log: its records would be lost.
     ///
     /// Callers call this about once a second. When the free space above the reserve is less than a segment,
     /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends,
@@ -336,6 +347,14 @@ impl Log {
     /// can be cut: senders may wait while the log is full, and so would not end the segment. It also reserves
     /// a file descriptor for the next segment.
     pub fn check_disk(&self) {
+        if self.is_removed() {
+            let mut state = self.shared.lock();
+            let newest = self.folder.path_of(&segment::name(state.bases.last().copied().unwrap_or_default()));
+            state.poisoned.get_or_insert_with(|| format!("{} was removed while it is in use", newest.display()));
+            drop(state);
+            self.shared.failed.cancel();
+            return;
+        }
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };
         let is_near = |space: Space| self.shared.lock().reserve.left_of(space) < self.options.segment_bytes;

@@ -1,7 +1,7 @@
 //! The state of an open log that the handle, the writer thread and readers share.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use super::handle::AppendError;
 use super::reader::Readers;
 use super::reserve::Reserve;
 use super::segment;
+use crate::disk::OpenFile;
 
 /// A group with this many records, or with [`LARGE_GROUP_BYTES`], does not wait for `log.group_window`.
 ///
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub(super) readers: Readers,
     /// The positions of the segments on disk, ascending. The last one is being written.
     pub(super) bases: Vec<Position>,
+    /// The file of the last of them.
+    pub(super) newest: Arc<dyn OpenFile>,
     /// The follower needs the records from here on. `None`: there is no follower.
     pub(super) held: Option<Position>,
     /// The end of the readable records, which are the acknowledged ones.

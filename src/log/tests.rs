@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::backup::Snapshot;
@@ -359,6 +360,24 @@ fn a_log_that_one_segment_fills_ends_it_at_the_next_check_and_can_be_cut() {
         log.cut(recovery.end).unwrap();
     }
     append(&log, batch(7, 1)).unwrap();
+}
+
+#[test]
+fn a_log_whose_newest_segment_was_removed_refuses_records_from_the_next_check_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    for id in 0..10 {
+        append(&log, batch(id, 2)).unwrap();
+    }
+    log.cut(log.usage().readable).unwrap();
+    log.check_disk();
+    assert_eq!(log.poisoned(), None, "a cut has removed older segments");
+    let newest = segment_path(dir.path(), *segment::list(&*folder(dir.path())).unwrap().last().unwrap());
+    std::fs::remove_file(&newest).unwrap();
+    log.check_disk();
+    let why = format!("{} was removed while it is in use", newest.display());
+    assert_eq!(append(&log, batch(10, 2)), Err(super::AppendError::Poisoned(why.clone())));
+    assert_eq!((log.poisoned(), log.failed().now_or_never()), (Some(why.clone()), Some(why)));
 }
 
 #[test]

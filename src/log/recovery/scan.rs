@@ -182,6 +182,10 @@ mod tests {
         fn is_held(&self) -> bool {
             self.0.is_held()
         }
+
+        fn is_removed(&self) -> bool {
+            self.0.is_removed()
+        }
     }
 
     /// Headers of records that claim to reach to the end of the file, and one record behind them.

@@ -45,13 +45,13 @@ pub(super) enum SqliteError {
     #[error("SQLite cannot keep a write-ahead file there: it uses journal mode {mode}")]
     NoWal { mode: String },
     #[error(
-        "{} was removed while it is in use: put it back, or start tidegauge again to begin with an empty database; \
-         readings wait in the log", .0.display()
+        "{} was removed while it is in use: put it back, or start tidegauge again to begin with an empty database",
+        .0.display()
     )]
     FileGone(PathBuf),
     #[error(
-        "another file is in the place of {}: put the first one back, or start tidegauge again to use this one; \
-         readings wait in the log", .0.display()
+        "another file is in the place of {}: put the first one back, or start tidegauge again to use this one",
+        .0.display()
     )]
     FileReplaced(PathBuf),
     #[error("cannot check whether {} is still there: {}", .0.display(), .1)]
