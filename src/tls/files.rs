@@ -131,12 +131,21 @@ fn verifier(
     let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
     let crl = PemFile::read("http.tls.client_crl_file", crl)?;
     let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
+    if lists.iter().any(is_of_version_1) {
+        let needed = "version 2 is needed, which `openssl ca` makes if its configuration has crlnumber";
+        return Err(crl.unusable(format!("holds a revocation list of version 1: {needed}")));
+    }
     if lists.iter().any(|list| is_outdated(list, now_ms)) {
         let file = crl.path.display();
         tracing::warn!(%file, "a revocation list is past its next update: replace it, or its clients stay refused");
     }
     builder = builder.with_crls(lists).enforce_revocation_expiration();
     builder.build().map_err(|error| unverifiable(&crl, &error))
+}
+
+/// Whether a list does not say its version.
+fn is_of_version_1(list: &CertificateRevocationListDer<'_>) -> bool {
+    CertificateRevocationList::from_der(list).is_ok_and(|(_, list)| list.version().is_none())
 }
 
 fn is_outdated(list: &CertificateRevocationListDer<'_>, now_ms: i64) -> bool {

@@ -27,7 +27,16 @@ async fn invalid_files_refuse_the_start_and_are_named() {
 
 type Break = (fn(&Folder), &'static str, &'static str, &'static str);
 
-const BREAKS: [Break; 12] = [
+/// A list of `openssl ca -gencrl` without `crlnumber`.
+const LIST_OF_VERSION_1: &str = "-----BEGIN X509 CRL-----
+MIGSMDowCgYIKoZIzj0EAwIwDDEKMAgGA1UEAwwBYRcNMjYxMTI4MDcxMDI4WhgP
+MjEyNjExMDQwNzEwMjhaMAoGCCqGSM49BAMCA0gAMEUCIQDhXUUiUIwt4K1HVkPc
+JGFSH1HCAo2VqM9VSiXIibLBxgIgdGRot8ruofOKoiQ0wGcqbJaeeBuzvcPa0vpC
+F2hDX/Y=
+-----END X509 CRL-----
+";
+
+const BREAKS: [Break; 13] = [
     (|folder| remove(folder, "server.pem"), "http.tls.cert_file", "server.pem", "No such file"),
     (|folder| remove(folder, "server.key"), "http.tls.key_file", "server.key", "No such file"),
     (|folder| write(folder, "server.pem", "garbage"), "http.tls.cert_file", "server.pem", "holds no certificate"),
@@ -78,6 +87,12 @@ const BREAKS: [Break; 12] = [
         "holds a certificate that cannot be decoded",
     ),
     (|folder| write(folder, "list.pem", ""), "http.tls.client_crl_file", "list.pem", "holds no revocation list"),
+    (
+        |folder| write(folder, "list.pem", LIST_OF_VERSION_1),
+        "http.tls.client_crl_file",
+        "list.pem",
+        "of version 1: version 2 is needed",
+    ),
 ];
 
 fn write(folder: &Folder, file: &str, text: &str) {
