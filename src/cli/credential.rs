@@ -48,11 +48,14 @@ pub(super) fn random_secret() -> String {
 }
 
 fn parse_expiry(text: &str) -> Result<Expiry, String> {
+    let now_ms = Clock::system().now_ms();
     let from_now = |period: Period| {
-        let now = Timestamp::from_millisecond(Clock::system().now_ms()).ok()?;
+        let now = Timestamp::from_millisecond(now_ms).ok()?;
         let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;
         now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
     };
     let instant = text.parse().ok().or_else(|| text.parse().ok().and_then(from_now));
-    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or a period from now, such as 90d".to_owned())
+    let expected = || "expected RFC 3339, or a period from now, such as 90d".to_owned();
+    let expiry = instant.map(Expiry::at).ok_or_else(expected)?;
+    if expiry.is_over(now_ms) { Err("is in the past".to_owned()) } else { Ok(expiry) }
 }

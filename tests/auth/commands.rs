@@ -61,6 +61,7 @@ async fn an_invalid_token_is_not_created() {
         (&["--name", "a", "--scope", "query", "--devices", "a "], "--devices"),
         (&["--name", "a", "--scope", "query", "--device-prefix", "a*"], "auth.tokens.device_prefix"),
         (&["--name", "a", "--scope", "query", "--expires", "soon"], "--expires"),
+        (&["--name", "a", "--scope", "query", "--expires", "2020-01-01T00:00:00Z"], "is in the past"),
     ] {
         let refused = run(&[&["token", "new"], args].concat()).await;
         assert!(refused.code == USAGE && refused.stderr.contains(about), "{refused:?}");

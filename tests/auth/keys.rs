@@ -76,6 +76,7 @@ async fn an_invalid_key_is_neither_created_nor_used() {
         (&["--id", "a", "--devices", "a "], "--devices"),
         (&["--id", "a", "--device-prefix", "a*"], "auth.keys.device_prefix"),
         (&["--id", "a", "--expires", "soon"], "--expires"),
+        (&["--id", "a", "--expires", "2020-01-01T00:00:00Z"], "is in the past"),
     ] {
         let refused = run(&[&["key", "new"], args].concat()).await;
         assert!(refused.code == USAGE && refused.stderr.contains(about), "{refused:?}");
