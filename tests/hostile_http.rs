@@ -252,6 +252,23 @@ async fn a_client_that_reads_no_answers_is_disconnected() {
     assert_alive(&server).await;
 }
 
+/// With [`setup`], four such bodies would be all the memory for bodies.
+#[tokio::test]
+async fn clients_that_only_declare_large_bodies_take_no_memory_from_others() {
+    let server = server().await;
+    let mut stalled = Vec::new();
+    for _ in 0..8 {
+        let mut stream = connect(&server).await;
+        stream.write_all(&post("[", "Content-Length: 4194304\r\n")).await.expect("open");
+        stalled.push(stream);
+    }
+    wait_until("all bodies have begun", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") >= 8 * (64 << 10)).then_some(())
+    })
+    .await;
+    assert_alive(&server).await;
+}
+
 #[tokio::test]
 async fn clients_that_disconnect_midway_leave_nothing_behind() {
     let server = server().await;

@@ -1,6 +1,7 @@
 //! Limits of one token, which do not affect another.
 
 use futures_util::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tidegauge::telemetry::Limit;
 use tokio::io::AsyncWriteExt;
@@ -134,6 +135,21 @@ async fn bytes_in_flight_of_all() {
     assert_eq!(limited(&server.metrics().await, Limit::BytesInFlight), 1);
 }
 
+#[tokio::test]
+async fn a_body_whose_memory_ends_midway_is_refused() {
+    let setup = setup().set("http.max_body_bytes", "1MiB").set("http.max_bytes_in_flight", "1152KiB");
+    let server = Server::start(setup).await;
+    let held = begin_body(&server, "greedy", 1 << 20).await;
+    bytes_are_in_flight(&server, 1 << 20).await;
+    let request = server.request(Method::POST, "/v1/readings").bearer_auth(secret_of("other"));
+    let request = request.header("content-type", "application/json");
+    let answer = server.send(request.body(vec![b' '; 512 << 10])).await;
+    refused(&answer, 503, "overloaded");
+    assert_eq!((answer.header("connection"), answer.header("retry-after").is_empty()), ("close", false));
+    bytes_are_in_flight(&server, 1 << 20).await;
+    drop(held);
+}
+
 async fn bytes_are_in_flight(server: &Server, bytes: u64) {
     wait_until("so many bytes are in flight", async || {
         (server.metrics().await.count("tidegauge_http_bytes_in_flight") == bytes).then_some(())
@@ -141,14 +157,15 @@ async fn bytes_are_in_flight(server: &Server, bytes: u64) {
     .await;
 }
 
-/// A connection that has sent the beginning of a body of this length.
+/// A connection that has sent a body of this length but for its last byte.
 async fn begin_body(server: &Server, name: &str, length: usize) -> TcpStream {
     let address = server.url().strip_prefix("http://").expect("http");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let head = format!(
         "POST /v1/readings HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
-         Content-Length: {length}\r\n\r\n[",
-        secret_of(name)
+         Content-Length: {length}\r\n\r\n{}",
+        secret_of(name),
+        " ".repeat(length - 1)
     );
     stream.write_all(head.as_bytes()).await.expect("open");
     stream

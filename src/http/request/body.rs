@@ -25,6 +25,14 @@ const FIRST_BYTES: usize = 16 << 10;
 /// requests, so a blocking thread decompresses it.
 const INLINE_BYTES: usize = 4 << 10;
 
+/// The memory that a body may reserve before it arrives, in bytes.
+///
+/// Most bodies are smaller. They are refused at their beginning if there is no memory.
+const FIRST_RESERVED_BYTES: usize = 64 << 10;
+
+/// How many times its size so far a body may reserve.
+const RESERVED_AHEAD: usize = 8;
+
 /// The largest window of a zstd stream, as a power of two: 8 MiB.
 ///
 /// RFC 8878 recommends that decoders support it. A stream may declare a far larger window, and the decoder
@@ -121,7 +129,7 @@ pub(in crate::http) async fn receive(
 ) -> Result<Received, BodyError> {
     let encoding = Encoding::of(headers, format)?;
     let mut reservation = app.body_memory.reservation(quota);
-    let receiving = collect(app, headers, body, &mut reservation);
+    let receiving = collect(app.limits.max_body_bytes, headers, body, &mut reservation);
     let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
     let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
     decode(bytes, encoding, app.limits.max_body_bytes, reservation).await
@@ -135,18 +143,20 @@ async fn decode(bytes: Bytes, encoding: Encoding, max: usize, reservation: Reser
     in_turn(move || decompress(&bytes, encoding, max, reservation)).await.map_err(BodyError::Internal)?
 }
 
+/// Receives a body of up to `max` bytes.
+///
+/// It reserves memory as the body arrives. A client that only declares a large body holds little.
 async fn collect(
-    app: &App,
+    max: usize,
     headers: &HeaderMap,
     mut body: Body,
     reservation: &mut Reservation,
 ) -> Result<Bytes, BodyError> {
-    let max = app.limits.max_body_bytes;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > max) {
         return Err(BodyError::TooLarge(max));
     }
-    reservation.grow_to(declared.unwrap_or(0)).map_err(BodyError::NoMemory)?;
+    reservation.grow_to(declared.unwrap_or(0).min(FIRST_RESERVED_BYTES)).map_err(BodyError::NoMemory)?;
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -156,14 +166,22 @@ async fn collect(
         if length > max {
             return Err(BodyError::TooLarge(max));
         }
-        reservation.grow_to(length).map_err(BodyError::NoMemory)?;
+        if length > reservation.held_bytes() {
+            let ahead = declared.map_or(length, |declared| declared.min(length * RESERVED_AHEAD));
+            reservation.grow_to(ahead.max(length)).map_err(BodyError::NoMemory)?;
+        }
         if first.is_empty() && whole.is_empty() {
             first = data; // most bodies arrive in one piece, which is not copied
         } else {
-            if whole.is_empty() {
-                whole.reserve(declared.unwrap_or(length));
-                whole.extend_from_slice(&std::mem::take(&mut first));
+            if length > whole.capacity() {
+                // The reservation grows in large steps. Without a declared length, it grows with each piece.
+                let more = reservation.held_bytes() - whole.len();
+                match declared {
+                    Some(_) => whole.reserve_exact(more),
+                    None => whole.reserve(more),
+                }
             }
+            whole.extend_from_slice(&std::mem::take(&mut first));
             whole.extend_from_slice(&data);
         }
     }
@@ -338,6 +356,35 @@ mod tests {
     }
 
     const ALL: [Encoding; 4] = [Encoding::Gzip, Encoding::Zstd, Encoding::Deflate, Encoding::Snappy];
+
+    #[tokio::test]
+    async fn a_body_reserves_memory_as_it_arrives() {
+        const DECLARED: usize = 1 << 20;
+        let memory = BodyMemory::new(8 << 20);
+        let headers = HeaderMap::from_iter([(header::CONTENT_LENGTH, DECLARED.into())]);
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<io::Result<Vec<u8>>>();
+        let body = Body::from_stream(futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx)));
+        let mut reservation = memory.reservation(Quota::unlimited());
+        let mut received = std::pin::pin!(collect(DECLARED, &headers, body, &mut reservation));
+        let mut sent = 0;
+        for (piece, reserved) in [
+            (0, FIRST_RESERVED_BYTES),
+            (1, FIRST_RESERVED_BYTES),
+            (FIRST_RESERVED_BYTES - 1, FIRST_RESERVED_BYTES),
+            (1, 8 * (FIRST_RESERVED_BYTES + 1)),
+            (7 * FIRST_RESERVED_BYTES, 8 * (FIRST_RESERVED_BYTES + 1)),
+            (8, DECLARED),
+        ] {
+            sent += piece;
+            sender.send(Ok(vec![b'x'; piece])).expect("it receives");
+            assert!(received.as_mut().now_or_never().is_none());
+            assert_eq!(memory.in_flight(), reserved, "{sent} bytes");
+        }
+        sender.send(Ok(vec![b'x'; DECLARED - sent])).expect("it receives");
+        drop(sender);
+        assert!(received.await.expect("a body") == vec![b'x'; DECLARED]);
+        assert_eq!(memory.in_flight(), DECLARED);
+    }
 
     #[test]
     fn each_encoding_is_undone_up_to_the_limit_and_no_further() {
