@@ -27,6 +27,12 @@ const MAX_CONNECT_BYTES: usize = 16 << 10;
 /// The first byte of a CONNECT.
 const CONNECT: u8 = 0x10;
 
+/// The place of the flags in the body of a CONNECT.
+const FLAGS_OFFSET: usize = 7;
+
+/// The flag of CONNECT for a password. The next higher one is for a user name.
+const PASSWORD_FLAG: u8 = 0x40;
+
 /// The longest client ID, in bytes.
 const CLIENT_ID_MAX_BYTES: usize = 256;
 
@@ -200,6 +206,13 @@ impl Session {
             [0, 4, b'M', b'Q', b'T', b'T', 4 | 5, flags, ..] if flags & 1 != 0 => {
                 Err(Ended::protocol("a packet with reserved flags"))
             }
+            [0, 4, b'M', b'Q', b'T', b'T', version @ (4 | 5), flags, ..] if flags & 0xc0 == PASSWORD_FLAG => {
+                if *version == 5 {
+                    self.connect_without_user(body)
+                } else {
+                    Err(Ended::protocol("a password without a user name, which only MQTT 5 allows"))
+                }
+            }
             [0, 4, b'M', b'Q', b'T', b'T', 4, ..] => Self::connect_v3(&whole(v3_1_1::Connect::parse(body), body)?),
             [0, 4, b'M', b'Q', b'T', b'T', 5, ..] => self.connect_v5(&whole(v5_0::Connect::parse(body), body)?),
             [0, 4, b'M', b'Q', b'T', b'T', _, ..] | [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', _, ..] => {
@@ -234,6 +247,23 @@ impl Session {
             return Err(Ended::Refused(Refusal::WillQos));
         }
         Connect::checked(connect.client_id(), connect.password(), connect.keep_alive(), wants_session)
+    }
+
+    /// Reads a CONNECT with a password and no user name, which MQTT 5 allows and the parser does not.
+    ///
+    /// The parser reads it without the password, which is its last field.
+    fn connect_without_user(&mut self, body: &[u8]) -> Result<Connect, Ended> {
+        let mut without_password = body.to_vec();
+        without_password[FLAGS_OFFSET] &= !PASSWORD_FLAG;
+        let (connect, bytes) = v5_0::Connect::parse(&without_password).map_err(unreadable)?;
+        let Some((length, password)) = body.get(bytes..).and_then(<[u8]>::split_first_chunk::<2>) else {
+            return Err(Ended::protocol("a CONNECT that ends before its password"));
+        };
+        if password.len() != usize::from(u16::from_be_bytes(*length)) {
+            return Err(Ended::protocol("a password of another length than CONNECT has bytes for it"));
+        }
+        let connect = self.connect_v5(&connect)?;
+        Ok(Connect { password: Some(password.to_vec()), ..connect })
     }
 
     /// Accepts the connection. `assigned` is a client ID for a client without one.
@@ -436,8 +466,12 @@ fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, E
     match parsed {
         Ok((packet, bytes)) if bytes == body.len() => Ok(packet),
         Ok(_) => Err(Ended::protocol("bytes behind the content of a packet")),
-        Err(error) => Err(Ended::Protocol(format!("a packet that cannot be read: {error:?}"))),
+        Err(error) => Err(unreadable(error)),
     }
+}
+
+fn unreadable(error: PacketError) -> Ended {
+    Ended::Protocol(format!("a packet that cannot be read: {error:?}"))
 }
 
 /// Makes a reason of at most `REASON_MAX_BYTES`.
@@ -478,5 +512,34 @@ mod tests {
         assert!(message.payload.is_none() && session.partial_bytes() == 0, "it is skipped");
         session.acknowledge(message.receipt.unwrap(), Outcome::Invalid, None);
         assert_eq!(session.out, [0x40, 3, 0, 7, 0x99]);
+    }
+
+    #[test]
+    fn version_5_allows_a_password_without_a_user_name() {
+        let password = [0, 3, b'k', b'e', b'y'];
+        let no_will = [&[0, 0, 1, b'd'][..], &password].concat();
+        // A session expiry, a user property, the client ID, and a will with a delay, a topic and a payload.
+        let with_will = [
+            &[12, 0x11, 0, 0, 0, 9, 0x26, 0, 1, b'k', 0, 1, b'v', 0, 1, b'd'][..],
+            &[5, 0x18, 0, 0, 0, 1, 0, 1, b't', 0, 2, b'u', b'p'],
+            &password,
+        ]
+        .concat();
+        for (flags, fields) in [(0x42, &no_will), (0x4e, &with_will)] {
+            let received = Session::new(64, 1).receive(&connect_v5(flags, fields));
+            let [Received::Connect(connect)] = &received[..] else { panic!("{received:?}") };
+            assert_eq!((connect.client_id.as_str(), connect.password.as_deref()), ("d", Some(&b"key"[..])));
+            assert_eq!(connect.wants_session, flags == 0x4e);
+            let (longer, shorter) = ([&fields[..], &[0]].concat(), &fields[..fields.len() - 1]);
+            let cut = &fields[..fields.len() - password.len() + 1];
+            for fields in [&longer[..], shorter, cut] {
+                let received = Session::new(64, 1).receive(&connect_v5(flags, fields));
+                assert!(matches!(received[..], [Received::Ended(Ended::Protocol(_))]), "{received:?}");
+            }
+        }
+        let of_version_4 = packet(CONNECT, &[&NAME[..], &[4, 0x42, 0, 60, 0, 1, b'd'], &password].concat());
+        let received = Session::new(64, 1).receive(&of_version_4);
+        let [Received::Ended(ended)] = &received[..] else { panic!("{received:?}") };
+        assert!(ended.to_string().contains("a password without a user name"), "{ended}");
     }
 }
