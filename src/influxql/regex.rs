@@ -95,6 +95,11 @@ impl Pattern {
             Matcher::Regex(regex) => regex.is_match(text),
         }
     }
+
+    /// Whether `text` matches and is written out in the expression: `host` in `/^host$/`, but not in `/o/`.
+    pub(super) fn names(&self, text: &str) -> bool {
+        self.matches(text) && (matches!(self.matcher, Matcher::List(_)) || self.text.contains(text))
+    }
 }
 
 /// Whether one alternative of an ascending list matches `text` as a whole.

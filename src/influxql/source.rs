@@ -25,8 +25,8 @@ pub struct Series {
 
 /// Other names (aliases) of a tag.
 ///
-/// A statement may use an alias where a series has no tag of that name. Lists of tags and wildcards show only
-/// the tag's own name.
+/// A statement may use an alias where a series has no tag of that name, also in a pattern with the alias in
+/// its text. Lists of tags, wildcards and other patterns show only the tag's own name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Aliases {
     /// The key of the tag.
@@ -35,13 +35,25 @@ pub struct Aliases {
     pub others: Vec<String>,
 }
 
+impl Aliases {
+    /// The key of the tag, if `name` is another name of it.
+    pub(super) fn key_of(&self, name: &str) -> Option<&str> {
+        self.others.iter().any(|other| other == name).then_some(&*self.key)
+    }
+
+    /// The other names that a pattern means; none if it matches the tag's own name.
+    pub(super) fn named_by<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = &'a String> {
+        let is_own = pattern.matches(&self.key);
+        self.others.iter().filter(move |other| !is_own && pattern.names(other))
+    }
+}
+
 impl Series {
     /// The value of a tag; empty if the series does not have it.
     #[must_use]
     pub fn tag(&self, key: &str) -> &str {
         let own = |key: &str| self.tags.binary_search_by(|(known, _)| (**known).cmp(key)).ok();
-        let is_alias = || self.aliases.others.iter().any(|other| other == key);
-        let found = own(key).or_else(|| if is_alias() { own(&self.aliases.key) } else { None });
+        let found = own(key).or_else(|| own(self.aliases.key_of(key)?));
         found.map_or("", |at| &self.tags[at].1)
     }
 

@@ -159,16 +159,20 @@ impl<'p> Feed<'p> {
         for (at, column) in table.columns.iter().enumerate() {
             places.entry(&**column).or_insert(at);
         }
-        let references = &self.plan.references;
-        let place =
-            |(name, cast): &Reference| if *cast == Some(Cast::Tag) { None } else { places.get(&**name).copied() };
+        let (references, schema) = (&self.plan.references, self.schema);
+        let place = |(name, cast): &Reference| {
+            let own = |name: &str| places.get(name).copied();
+            let of_alias = || if table.tags.contains(name) { None } else { own(schema.tag_of_alias(name)?) };
+            if *cast == Some(Cast::Tag) { None } else { own(name).or_else(of_alias) }
+        };
         let lookup = Lookup::new(references, references.iter().map(place).collect(), true);
         let set: Vec<usize> = (0..references.len()).filter(|at| lookup.field[*at].is_some()).collect();
         let work_per_row = self.work_per_row + self.plan.calls.len();
         let (mut groups, mut prepared, mut series_of) = (Vec::new(), Vec::new(), Vec::new());
         for series in of_table {
             let tag = |key: &str| {
-                let found = series.tags.binary_search_by(|(known, _)| (**known).cmp(key));
+                let own = |key: &str| series.tags.binary_search_by(|(known, _)| (**known).cmp(key)).ok();
+                let found = own(key).or_else(|| own(schema.tag_of_alias(key)?));
                 found.map_or(Value::Null, |at| Value::Text(Arc::clone(&series.tags[at].1)))
             };
             self.charge_series(&lookup, evaluator)?;

@@ -216,7 +216,7 @@ impl Evaluator<'_> {
             self.usage.series(found.series.len())?;
             inputs.push(Input::Measurement(name, found.series));
         }
-        dimensions.resolve(&schema.tags);
+        dimensions.resolve(&schema);
         let mut plan = Plan::new(select, &schema, &dimensions)?;
         // Only wildcards make more names than the text of the query has.
         if dimensions.has_wildcard() {
@@ -305,6 +305,9 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     for input in inputs {
         let Input::Subquery(prepared) = input else { continue };
         let table = &prepared.table;
+        if schema.aliases.others.is_empty() {
+            schema.aliases = Arc::clone(&prepared.schema.aliases);
+        }
         for (name, kind) in table.columns.iter().zip(&table.types) {
             match kind {
                 Some(Type::Tag) => _ = schema.tags.insert(name.clone()),

@@ -169,8 +169,8 @@ fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
 
 /// Returns the tags with these keys, as key and value, each once.
 ///
-/// A key that `WITH KEY =` or `WITH KEY IN` names may be an alias of a tag. Then the tag is also returned
-/// under this name.
+/// A key that `WITH KEY =`, `WITH KEY IN` or a pattern names may be an alias of a tag. Then the tag is also
+/// returned under this name.
 fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
     let is_wanted = |key: &str| match keys {
         Keys::In(keys) => keys.contains(key),
@@ -181,11 +181,15 @@ fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'
     let mut known: BTreeMap<&str, bool> = BTreeMap::new();
     let tags = series.iter().flat_map(|one| one.tags.iter().map(|(key, value)| (&**key, &**value)));
     let mut found: BTreeSet<_> = tags.filter(|(key, _)| *known.entry(key).or_insert_with(|| is_wanted(key))).collect();
-    if let Keys::In(keys) = keys {
-        for one in series {
-            let named = one.aliases.others.iter().filter(|key| keys.contains(*key));
-            found.extend(named.map(|key| (&**key, one.tag(key))).filter(|(_, value)| !value.is_empty()));
-        }
+    let Some(aliases) = series.first().map(|one| &one.aliases) else { return found };
+    let named: Vec<&String> = match keys {
+        Keys::In(keys) => aliases.others.iter().filter(|other| keys.contains(*other)).collect(),
+        Keys::Matching(pattern) => aliases.named_by(pattern).collect(),
+        Keys::Not(_) | Keys::NotMatching(_) => Vec::new(),
+    };
+    for one in series {
+        let values = named.iter().map(|key| (key.as_str(), one.tag(key)));
+        found.extend(values.filter(|(_, value)| !value.is_empty()));
     }
     found
 }

@@ -9,6 +9,7 @@ use super::super::error::StatementError;
 use super::super::regex::Pattern;
 use super::super::time;
 use super::super::window::Windows;
+use super::Schema;
 
 /// The windows and the tags by which a `SELECT` groups.
 #[derive(Debug, Clone)]
@@ -80,10 +81,11 @@ impl Dimensions {
         self.has_wildcard || !self.patterns.is_empty()
     }
 
-    /// Adds those of `tags` that the wildcards and patterns stand for.
-    pub(in super::super) fn resolve(&mut self, tags: &BTreeSet<String>) {
+    /// Adds the tags that the wildcards and patterns stand for.
+    pub(in super::super) fn resolve(&mut self, schema: &Schema) {
         let is_meant = |tag: &&String| self.has_wildcard || self.patterns.iter().any(|pattern| pattern.matches(tag));
-        let meant: Vec<_> = tags.iter().filter(is_meant).cloned().collect();
+        let aliases = self.patterns.iter().flat_map(|pattern| schema.aliases_in(pattern));
+        let meant: Vec<_> = schema.tags.iter().filter(is_meant).chain(aliases).cloned().collect();
         self.tags.extend(meant);
     }
 }

@@ -1,11 +1,12 @@
 //! The schema of the data of a `SELECT`. It expands wildcards and checks the types of operands.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::super::ast::{Cast, Column, Expr, Operator};
 use super::super::error::StatementError;
 use super::super::regex::Pattern;
-use super::super::source::Series;
+use super::super::source::{Aliases, Series};
 use super::function::Called;
 use super::{COLUMNS_MAX, Dimensions};
 
@@ -32,6 +33,8 @@ impl Type {
 pub(in super::super) struct Schema {
     pub(in super::super) fields: BTreeMap<String, Type>,
     pub(in super::super) tags: BTreeSet<String>,
+    /// Other names of one of the tags.
+    pub(in super::super) aliases: Arc<Aliases>,
 }
 
 /// Replaces wildcards and regular expressions by the columns that they stand for.
@@ -108,6 +111,9 @@ fn expand_call(
 impl Schema {
     /// Adds the fields and tags of series.
     pub(in super::super) fn add(&mut self, series: &[Series]) {
+        if let Some(first) = series.first() {
+            self.aliases = Arc::clone(&first.aliases);
+        }
         for one in series {
             for field in &one.fields {
                 if !self.fields.contains_key(&**field) {
@@ -122,6 +128,17 @@ impl Schema {
         }
     }
 
+    /// The tag that `name` is another name of.
+    pub(in super::super) fn tag_of_alias(&self, name: &str) -> Option<&str> {
+        self.aliases.key_of(name).filter(|key| self.tags.contains(*key))
+    }
+
+    /// The other names of a tag that a pattern means.
+    pub(super) fn aliases_in<'s>(&'s self, pattern: &'s Pattern) -> impl Iterator<Item = &'s String> {
+        let has_tag = self.tags.contains(&self.aliases.key);
+        self.aliases.named_by(pattern).filter(move |_| has_tag)
+    }
+
     /// The columns that a wildcard or a regular expression stands for, by name.
     ///
     /// If they are too many for a `SELECT`, some are left out.
@@ -129,7 +146,8 @@ impl Schema {
         let fields = self.fields.keys().filter(|_| cast != Some(Cast::Tag));
         let has_tags = cast != Some(Cast::Field) && !dimensions.has_wildcard();
         let is_free = |tag: &&String| has_tags && !dimensions.tags.contains(*tag);
-        let mut names: Vec<_> = fields.chain(self.tags.iter().filter(is_free)).collect();
+        let aliases = pattern.into_iter().flat_map(|pattern| self.aliases_in(pattern));
+        let mut names: Vec<_> = fields.chain(self.tags.iter().chain(aliases).filter(is_free)).collect();
         names.sort_unstable();
         names.dedup();
         names.retain(|name| pattern.is_none_or(|pattern| pattern.matches(name)));
@@ -145,7 +163,8 @@ impl Schema {
             Some(Cast::Boolean) => Some(Type::Boolean),
             Some(Cast::Tag) => Some(Type::Tag),
             None | Some(Cast::Field) => {
-                self.fields.get(name).copied().or_else(|| self.tags.contains(name).then_some(Type::Tag))
+                let is_tag = || self.tags.contains(name) || self.tag_of_alias(name).is_some();
+                self.fields.get(name).copied().or_else(|| is_tag().then_some(Type::Tag))
             }
         }
     }

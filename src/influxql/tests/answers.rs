@@ -1,6 +1,8 @@
 //! Answers, as InfluxDB gives them.
 
-use super::super::{Epoch, Format};
+use std::sync::Arc;
+
+use super::super::{Aliases, Epoch, Format};
 use super::*;
 
 const LINES: &str = "\
@@ -203,6 +205,30 @@ fn parameters_are_values_and_never_text() {
     assert!(ask_with(pattern, "SELECT x FROM m WHERE device_id =~ $d").contains("00:01:00Z"));
     let window = r#"{"w": {"duration": "2m"}}"#;
     assert!(ask_with(window, "SELECT sum(x) FROM m WHERE time < 3m GROUP BY time($w)").contains("00:02:00Z"));
+}
+
+#[test]
+fn a_name_in_a_pattern_or_of_a_subquery_may_be_another_name_of_a_tag() {
+    let mut source = Data::new("ho,device_id=h1,room=a temp=1 0\nho,device_id=h2,room=a temp=2 0");
+    let others = vec!["host".to_owned(), "device".to_owned()];
+    source.aliases = Arc::new(Aliases { key: "device_id".to_owned(), others });
+    for (query, expected) in [
+        ("SELECT sum(temp) FROM ho GROUP BY /^host$/", vec![r#""tags":{"host":"h1"}"#, r#""tags":{"host":"h2"}"#]),
+        ("SELECT sum(temp) FROM ho GROUP BY /^h|host|room/", vec![r#""tags":{"host":"h1","room":"a"}"#]),
+        ("SELECT sum(temp) FROM ho GROUP BY /device/", vec![r#""tags":{"device_id":"h1"}"#]),
+        ("SELECT sum(temp) FROM ho GROUP BY /o/", vec![r#""tags":{"room":"a"}"#, r#"Z",3]"#]),
+        ("SELECT sum(temp) FROM ho GROUP BY *", vec![r#""tags":{"device_id":"h1","room":"a"}"#]),
+        ("SHOW TAG VALUES FROM ho WITH KEY =~ /^host$/", vec![r#""values":[["host","h1"],["host","h2"]]"#]),
+        ("SHOW TAG VALUES FROM ho WITH KEY =~ /o/", vec![r#""values":[["room","a"]]"#]),
+        ("SELECT /host|temp/ FROM ho", vec![r#""columns":["time","host","temp"]"#, r#"Z","h1",1]"#, r#"Z","h2",2]"#]),
+        ("SELECT /o|temp/ FROM ho", vec![r#""columns":["time","room","temp"]"#]),
+        ("SELECT host FROM (SELECT * FROM ho)", vec![r#"Z","h1"]"#, r#"Z","h2"]"#]),
+        ("SELECT sum(temp) FROM (SELECT * FROM ho) WHERE host = 'h1'", vec![r#"Z",1]"#]),
+        ("SELECT sum(temp) FROM (SELECT temp FROM ho GROUP BY device_id) WHERE host = 'h2'", vec![r#"Z",2]"#]),
+    ] {
+        let answer = ask(&mut source, query, LIMITS);
+        assert!(expected.iter().all(|part| answer.contains(part)), "{query}: {answer}");
+    }
 }
 
 /// The answer to two statements.
