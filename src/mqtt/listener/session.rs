@@ -206,6 +206,9 @@ impl Session {
             [0, 4, b'M', b'Q', b'T', b'T', 4 | 5, flags, ..] if flags & 1 != 0 => {
                 Err(Ended::protocol("a packet with reserved flags"))
             }
+            [0, 4, b'M', b'Q', b'T', b'T', 4 | 5, flags, ..] if !are_will_flags_valid(*flags) => {
+                Err(Ended::protocol("a will with quality of service 3, or flags of a will without a will"))
+            }
             [0, 4, b'M', b'Q', b'T', b'T', version @ (4 | 5), flags, ..] if flags & 0xc0 == PASSWORD_FLAG => {
                 if *version == 5 {
                     self.connect_without_user(body)
@@ -457,6 +460,11 @@ impl Connect {
     }
 }
 
+/// Whether the standard allows the flags of a CONNECT about its will.
+const fn are_will_flags_valid(flags: u8) -> bool {
+    if flags & 4 == 0 { flags & 0x38 == 0 } else { flags & 0x18 != 0x18 }
+}
+
 fn check_id(packet_id: u16) -> Result<(), Ended> {
     if packet_id == 0 { Err(Ended::protocol("a packet ID of 0")) } else { Ok(()) }
 }
@@ -541,5 +549,22 @@ mod tests {
         let received = Session::new(64, 1).receive(&of_version_4);
         let [Received::Ended(ended)] = &received[..] else { panic!("{received:?}") };
         assert!(ended.to_string().contains("a password without a user name"), "{ended}");
+    }
+
+    /// Each CONNECT is well-formed but for the flags of its will.
+    #[test]
+    fn flags_of_a_will_that_the_standard_forbids_are_malformed() {
+        let will = [0, 1, b't', 0, 0];
+        for (flags, has_will) in [(0x1e, true), (0x0a, false), (0x22, false)] {
+            let will: &[u8] = if has_will { &will } else { &[] };
+            let properties_of_will: &[u8] = if has_will { &[0] } else { &[] };
+            let v5 = connect_v5(flags, &[&[0, 0, 1, b'd'][..], properties_of_will, will].concat());
+            let v3 = packet(CONNECT, &[&NAME[..], &[4, flags, 0, 60, 0, 1, b'd'], will].concat());
+            for bytes in [v5, v3] {
+                let received = Session::new(64, 1).receive(&bytes);
+                let [Received::Ended(ended)] = &received[..] else { panic!("{received:?}") };
+                assert!(ended.to_string().contains("will"), "{flags:#x}: {ended}");
+            }
+        }
     }
 }
