@@ -479,6 +479,11 @@ fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, E
 }
 
 fn unreadable(error: PacketError) -> Ended {
+    let error = match error {
+        // A field of CONNECT is cut off, or is no text: the parser has not judged its content.
+        PacketError::BadUserNameOrPassword | PacketError::ClientIdentifierNotValid => PacketError::MalformedPacket,
+        other => other,
+    };
     Ended::Protocol(format!("a packet that cannot be read: {error:?}"))
 }
 
@@ -565,6 +570,16 @@ mod tests {
                 let [Received::Ended(ended)] = &received[..] else { panic!("{received:?}") };
                 assert!(ended.to_string().contains("will"), "{flags:#x}: {ended}");
             }
+        }
+    }
+
+    #[test]
+    fn a_connect_that_is_cut_off_is_malformed_and_no_wrong_password() {
+        let whole = [0, 0, 1, b'd', 0, 1, b'u', 0, 3, b'k', b'e', b'y'];
+        for bytes in 1..whole.len() {
+            let received = Session::new(64, 1).receive(&connect_v5(0xc2, &whole[..bytes]));
+            let [Received::Ended(ended)] = &received[..] else { panic!("{received:?}") };
+            assert!(ended.to_string().ends_with("a packet that cannot be read: MalformedPacket"), "{bytes}: {ended}");
         }
     }
 }
