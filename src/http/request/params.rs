@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use axum::http::Uri;
+use percent_encoding::percent_decode_str;
 
 use crate::common::clock::relative_ms;
 use crate::http::openapi::Parameters;
@@ -44,6 +45,8 @@ pub(in crate::http) struct Params<'a> {
     /// The parameters that the handler may read; `None`: any.
     described: Option<Parameters>,
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// The name of a parameter that is not UTF-8, if there is one.
+    not_utf8: Option<String>,
     /// The value of `tz`, once the handler has read it.
     zone: Option<Zone>,
 }
@@ -59,7 +62,8 @@ impl<'a> Params<'a> {
     /// The configuration names the parameters of such a route.
     pub(in crate::http) fn of_any(uri: &'a Uri) -> Self {
         let query = uri.query().unwrap_or_default();
-        Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect(), zone: None }
+        let left = form_urlencoded::parse(query.as_bytes()).collect();
+        Self { described: None, left, not_utf8: not_utf8(query), zone: None }
     }
 
     /// Panics in debug builds if the route does not describe the parameter.
@@ -207,16 +211,15 @@ impl<'a> Params<'a> {
         self.left.into_iter()
     }
 
-    /// Refuses a request with parameters that were not read.
+    /// Refuses a request with parameters that were not read, or that are not UTF-8.
     pub(in crate::http) fn end(self) -> Result<(), Problem> {
+        if let Some(name) = &self.not_utf8 {
+            return Err(Problem::invalid_parameter(&shown(name), "is not UTF-8"));
+        }
         match self.left.first() {
             None => Ok(()),
             Some((name, _)) => {
-                let name = if name.chars().nth(MAX_SHOWN).is_none() {
-                    name.to_string()
-                } else {
-                    name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
-                };
+                let name = shown(name);
                 let has_metadata =
                     |described: Parameters| described.iter().copied().flatten().any(|one| one.describes(METADATA));
                 let hint = if self.described.is_some_and(has_metadata) {
@@ -227,6 +230,21 @@ impl<'a> Params<'a> {
                 Err(Problem::invalid_parameter(&name, format!("this path has no such parameter{hint}")))
             }
         }
+    }
+}
+
+/// Returns the name of the first parameter in a query string that is not UTF-8.
+fn not_utf8(query: &str) -> Option<String> {
+    let parameter = query.split('&').find(|parameter| percent_decode_str(parameter).decode_utf8().is_err())?;
+    form_urlencoded::parse(parameter.as_bytes()).next().map(|(name, _)| name.into_owned())
+}
+
+/// The name of a parameter, cut off if it is long.
+fn shown(name: &str) -> String {
+    if name.chars().nth(MAX_SHOWN).is_none() {
+        name.to_owned()
+    } else {
+        name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
     }
 }
 
@@ -281,6 +299,24 @@ mod tests {
         let uri = format!("/?{}=1", "x".repeat(10_000)).parse().expect("a URI");
         let refused = Params::of_any(&uri).end().expect_err("unknown");
         assert_eq!(refused.detail(), format!("{}...: this path has no such parameter", "x".repeat(64)));
+    }
+
+    #[test]
+    fn a_parameter_that_is_not_utf8_is_refused() {
+        let end = |query: &str| {
+            let uri = format!("/?{query}").parse().expect("a URI");
+            let mut params = Params::of_any(&uri);
+            assert_eq!(params.all("prefix").len(), 1);
+            params.end().map_err(|problem| problem.detail().to_owned())
+        };
+        assert_eq!(end("prefix=%C3%A9"), Ok(()));
+        for (query, why) in [
+            ("prefix=%ff", "prefix: is not UTF-8"),
+            ("prefix=%C3&%A9=", "prefix: is not UTF-8"),
+            ("prefix=a&b%ff=c", "b\u{fffd}: is not UTF-8"),
+        ] {
+            assert_eq!(end(query), Err(why.to_owned()));
+        }
     }
 
     #[test]
