@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::harness::{Database, Server, Setup, run, wait_until};
 
@@ -120,6 +121,20 @@ async fn a_lost_log_refuses_the_start_until_it_is_back_or_given_up() {
     assert!(begun.code == Some(0) && begun.stdout.contains("is a new, empty log"), "{begun:?}");
     server.start_again().await;
     assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(1), "the store has it");
+}
+
+#[tokio::test]
+async fn a_start_with_the_sqlite_file_of_another_service_is_refused() {
+    let server = Server::start(Setup::sqlite()).await;
+    let other = TempDir::new().expect("a temporary folder");
+    let [config, data] = ["config.toml", "data"].map(|name| other.path().join(name));
+    let setup = Setup::sqlite().set("sqlite.file", database(&server).display().to_string());
+    fs::write(&config, setup.to_toml()).expect("our folder");
+    let [config, data] = [&config, &data].map(|path| path.to_str().expect("UTF-8"));
+    let args = ["serve", "--http", "127.0.0.1:0", "--udp", "off", "--config", config, "--data-dir", data];
+    let refused = run(&args).await;
+    let says = refused.stderr.contains("another tidegauge uses this SQLite file: ");
+    assert!(refused.code == Some(1) && says, "{refused:?}");
 }
 
 #[tokio::test]

@@ -171,6 +171,28 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock()
 }
 
+/// Locks the SQLite file of a service until the returned file is dropped.
+///
+/// Services with different data folders could name the same file, and the deletions of one would leave the
+/// pending readings of the other. The lock is on a file beside it: SQLite would lose its own locks when
+/// another descriptor of its file is closed.
+pub(super) fn lock_sqlite(file: &Path) -> anyhow::Result<File> {
+    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned()); // a link leads to the same lock
+    let mut lock = file.clone().into_os_string();
+    lock.push("-lock");
+    let path = PathBuf::from(lock);
+    let lock = open_regular_with(&path, File::options().write(true).create(true).truncate(false));
+    let place = "the folder of sqlite.file has to exist, and this user has to be able to write it";
+    let lock = lock.with_context(|| format!("open {} ({place})", path.display()))?;
+    match lock_soon(&lock) {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another tidegauge uses this SQLite file: {}; set another sqlite.file", file.display())
+        }
+        Err(TryLockError::Error(error)) => Err(anyhow!(error).context(format!("lock {}", path.display()))),
+    }
+}
+
 /// Whether a process has locked a data folder.
 ///
 /// A process sees such a lock (`flock`) only when it tries to lock the file itself. So this function holds
@@ -256,6 +278,21 @@ mod tests {
         std::thread::sleep(BETWEEN_ATTEMPTS);
         drop(look);
         start.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_sqlite_file_has_one_service_at_a_time_whatever_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let lock = lock_sqlite(&file).unwrap();
+        for path in [&file, &link] {
+            let refused = lock_sqlite(path).unwrap_err().to_string();
+            assert!(refused.starts_with("another tidegauge uses this SQLite file: "), "{refused}");
+        }
+        drop(lock);
+        lock_sqlite(&link).unwrap();
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub(super) async fn serve(
     let forward = forwarding::options(config, &clock)?;
     let brokers = options::mqtt(config)?;
     let data = DataDir::lock(&config.server.data_dir)?;
+    let has_sqlite = config.store_kind() == StoreKind::Sqlite;
+    let sqlite_lock = has_sqlite.then(|| data_dir::lock_sqlite(&config.sqlite_file())).transpose()?;
     let BoundSockets { http: listener, udp: datagrams, mqtt: mqtt_devices } = passed.or_bound(config)?;
     let http = listener.local_addr()?;
     let udp = datagrams.as_ref().map(udp::Sockets::local_addr).transpose()?;
@@ -104,7 +106,8 @@ pub(super) async fn serve(
         service = start => service?,
         name = signals.received() => {
             tracing::info!(reason = name, "stopped during the start; the next start stores what the log has");
-            std::mem::forget(data); // tasks of the start may be at work, so the lock ends with the process
+            // Tasks of the start may be at work, so the locks end with the process.
+            std::mem::forget((data, sqlite_lock));
             return Ok(());
         }
     };
