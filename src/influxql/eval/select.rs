@@ -59,9 +59,9 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Whether there can be no rows: the range is empty, or there are no columns.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.settings.range.is_empty() || self.plan.columns.is_empty()
+    /// Whether there can be no rows: the range is empty, or the data has none of the columns.
+    pub(super) fn is_empty(&self) -> bool {
+        self.settings.range.is_empty() || self.plan.columns.is_empty() || !self.plan.is_of(&self.schema)
     }
 }
 
@@ -69,7 +69,6 @@ impl Prepared {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) columns: Vec<String>,
-    pub(super) types: Vec<Option<Type>>,
     /// The tag keys of `GROUP BY`.
     pub(super) tags: BTreeSet<String>,
 }
@@ -225,14 +224,12 @@ impl Evaluator<'_> {
         if plan.columns.len() > select.columns.len() {
             self.usage.memory(bytes_of(plan.columns.iter().map(|(name, _)| name)))?;
         }
-        let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
-        let types = types_of_columns(&plan, &schema, types.collect());
         if let Some(condition) = &condition {
             schema.check_condition(condition)?;
         }
         let condition = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let columns: Vec<_> = plan.columns.iter().map(|(name, _)| name.clone()).collect();
-        let table = Table { columns, types, tags: dimensions.tags.clone() };
+        let table = Table { columns, tags: dimensions.tags.clone() };
         if let Some(windows) = &outer.windows
             && dimensions.windows.every_ns == 0
             && !plan.calls.is_empty()
@@ -304,11 +301,11 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     let mut schema = Schema::default();
     for input in inputs {
         let Input::Subquery(prepared) = input else { continue };
-        let table = &prepared.table;
+        let Prepared { plan, table, .. } = &**prepared;
         if schema.aliases.others.is_empty() {
             schema.aliases = Arc::clone(&prepared.schema.aliases);
         }
-        for (name, kind) in table.columns.iter().zip(&table.types) {
+        for (name, kind) in table.columns.iter().zip(&plan.types) {
             match kind {
                 Some(Type::Tag) => _ = schema.tags.insert(name.clone()),
                 Some(kind) => _ = schema.fields.insert(name.clone(), *kind),
@@ -318,23 +315,4 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
         schema.tags.extend(table.tags.iter().cloned());
     }
     schema
-}
-
-/// Returns the types of the columns of a plan.
-///
-/// `written` has the columns before wildcards are expanded, each with its alias and type. If the plan has as
-/// many columns, each has the type at its position. Otherwise the type of a column is found by its alias, or
-/// by the name of a field or tag.
-fn types_of_columns(plan: &Plan, schema: &Schema, written: Vec<(Option<String>, Option<Type>)>) -> Vec<Option<Type>> {
-    if written.len() == plan.columns.len() {
-        return written.into_iter().map(|(_, kind)| kind).collect();
-    }
-    let by_name: BTreeMap<_, _> = written.into_iter().filter_map(|(name, kind)| Some((name?, kind))).collect();
-    let of_column = |(name, _): &(String, _)| {
-        by_name.get(name).copied().flatten().or_else(|| {
-            let of_tag = schema.tags.contains(name).then_some(Type::Tag);
-            schema.fields.get(name).copied().or(of_tag)
-        })
-    };
-    plan.columns.iter().map(of_column).collect()
 }

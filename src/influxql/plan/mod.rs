@@ -81,6 +81,8 @@ impl Node {
 pub(super) struct Plan {
     /// The columns after `time`, each with its name.
     pub(super) columns: Vec<(String, Node)>,
+    /// The type of each column; `None`: the data has no such field or tag.
+    pub(super) types: Vec<Option<Type>>,
     pub(super) calls: Vec<Call>,
     pub(super) references: Vec<Reference>,
     /// The index of each reference in `references`.
@@ -120,6 +122,7 @@ impl Plan {
                 .into());
             }
             schema.check_types(&column.expr)?;
+            let kind = schema.type_of(&column.expr);
             let node = plan.node(&column.expr, dimensions, true)?;
             let ranked = match node {
                 Node::Call(at) => match &plan.calls[at].aggregate {
@@ -128,10 +131,11 @@ impl Plan {
                 },
                 _ => Vec::new(),
             };
-            plan.add_column(&mut names, name, is_named, node);
+            plan.add_column(&mut names, name, is_named, (node, kind));
             for tag in ranked {
-                let name = plan.references[tag].0.clone();
-                plan.add_column(&mut names, name, false, Node::Reference(tag));
+                let (name, cast) = plan.references[tag].clone();
+                let kind = schema.type_of_name(&name, cast);
+                plan.add_column(&mut names, name, false, (Node::Reference(tag), kind));
             }
         }
         if plan.columns.is_empty() {
@@ -269,10 +273,17 @@ impl Plan {
     /// Adds a column.
     ///
     /// A column with an alias (`is_named`) keeps its name, even if an earlier column has the same one.
-    fn add_column(&mut self, names: &mut HashMap<String, usize>, name: String, is_named: bool, node: Node) {
+    fn add_column(
+        &mut self,
+        names: &mut HashMap<String, usize>,
+        name: String,
+        is_named: bool,
+        (node, kind): (Node, Option<Type>),
+    ) {
         let name = if is_named { name } else { unique(names, name) };
         names.entry(name.clone()).or_insert(1);
         self.columns.push((name, node));
+        self.types.push(kind);
     }
 
     /// Checks that the calls and fields may be combined.
@@ -304,6 +315,12 @@ impl Plan {
             return Err("mixing multiple selector functions with tags or fields is not supported".into());
         }
         Ok(())
+    }
+
+    /// Whether the data has a field or a tag that the columns use, unless they have calls.
+    pub(super) fn is_of(&self, schema: &Schema) -> bool {
+        let mut shown = self.references[..self.shown].iter();
+        !self.calls.is_empty() || shown.any(|(name, cast)| schema.type_of_name(name, *cast).is_some())
     }
 
     /// Whether the only call is a selector such as `max`.

@@ -155,7 +155,8 @@ impl Schema {
         names.into_iter().take(COLUMNS_MAX + 1).map(column).collect()
     }
 
-    fn type_of_name(&self, name: &str, cast: Option<Cast>) -> Option<Type> {
+    /// The type of a field or tag; `None` if there is none of this name.
+    pub(super) fn type_of_name(&self, name: &str, cast: Option<Cast>) -> Option<Type> {
         match cast {
             Some(Cast::Float) => Some(Type::Float),
             Some(Cast::Integer | Cast::Unsigned) => Some(Type::Integer),
@@ -170,9 +171,10 @@ impl Schema {
     }
 
     /// The type of an expression; `None` if it is not known.
-    pub(in super::super) fn type_of(&self, expr: &Expr) -> Option<Type> {
+    pub(super) fn type_of(&self, expr: &Expr) -> Option<Type> {
         match expr {
             Expr::Name(name, cast) => self.type_of_name(name, *cast),
+            Expr::Distinct(name) => self.type_of_name(name, None),
             Expr::Integer(_) => Some(Type::Integer),
             Expr::Number(_) => Some(Type::Float),
             Expr::Text(_) => Some(Type::Text),

@@ -231,6 +231,35 @@ fn a_name_in_a_pattern_or_of_a_subquery_may_be_another_name_of_a_tag() {
     }
 }
 
+#[test]
+fn a_row_has_a_column_that_the_subquery_has() {
+    for query in [
+        "SELECT nope FROM (SELECT * FROM m)",
+        "SELECT nope * 2 FROM (SELECT x FROM m GROUP BY *)",
+        "SELECT a FROM (SELECT nope AS a, x FROM m)",
+        "SELECT a FROM (SELECT sum(nope) AS a, count(x) FROM m)",
+    ] {
+        assert_eq!(answer(query), r#"{"results":[{"statement_id":0}]}"#, "{query}");
+    }
+    for (query, expected) in [
+        (
+            "SELECT nope, y FROM (SELECT x, y FROM m)",
+            concat!(
+                r#"["time","nope","y"],"values":[["1970-01-01T00:00:00Z",null,10],["1970-01-01T00:01:00Z",null,null],"#,
+                r#"["1970-01-01T00:02:00Z",null,null]]"#,
+            ),
+        ),
+        (
+            "SELECT * FROM (SELECT max(*) FROM m)",
+            r#"["time","max_x","max_y"],"values":[["1970-01-01T00:00:00Z",4,10]]"#,
+        ),
+        ("SELECT \"distinct\" FROM (SELECT DISTINCT x FROM m) LIMIT 1", r#""values":[["1970-01-01T00:00:00Z",1]]"#),
+    ] {
+        let found = series(query);
+        assert!(found.contains(expected), "{query}: {found}");
+    }
+}
+
 /// The answer to two statements.
 fn written(format: Format, epoch: Option<Epoch>, chunk_rows: Option<usize>) -> Vec<u8> {
     written_of("SELECT x, room FROM m LIMIT 3; SHOW DATABASES", format, epoch, chunk_rows)
