@@ -137,6 +137,11 @@ impl Place<'_> {
                 let parsed = webhook::parse(payload.as_bytes(), number, &address, sink);
                 debug_assert!(parsed.is_ok(), "a number is JSON, or NaN, which the lexer knows");
             }
+            None if is_meant_as_number(start) => {
+                let shown = String::from_utf8_lossy(&start[..start.len().min(NUMBER_MAX_BYTES)]);
+                let detail = format!("expected a plain number such as 22.5, or JSON, found {shown:?}");
+                sink.reject(Rejection { code: Code::InvalidValue, detail });
+            }
             None => sink.ignore(Ignored::String, "value"),
         }
     }
@@ -160,6 +165,19 @@ fn plain_number(text: &[u8]) -> Option<f64> {
         return Some(0.0);
     }
     text.parse().ok()
+}
+
+/// Whether a text that is no plain number begins as one, perhaps in quotes, or is no text at all.
+///
+/// Dates and times, such as `2026-04-20` and `07:30`, and IP addresses and versions, such as `1.2.3`, are
+/// texts.
+fn is_meant_as_number(text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else { return true };
+    let text = text.trim_start_matches(['"', '\'', '+', '-']);
+    let behind = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number = &text[..text.len() - behind.len()];
+    let has_digit = number.bytes().any(|byte| byte.is_ascii_digit());
+    has_digit && number.matches('.').count() < 2 && !behind.starts_with([':', '-'])
 }
 
 /// A sink that passes readings on, and counts those without a time.
@@ -260,11 +278,24 @@ mod tests {
             assert!(found.len() == 1 && found[0].starts_with(expected), "{payload}: {found:?}");
             assert!(found[0].contains(r#"{"site":"north"}"#), "{found:?}");
         }
-        for payload in ["unavailable", "", "1 2"] {
-            assert!(of(payload).iter().all(|entry| !entry.starts_with("S1")), "{payload:?}: {:?}", of(payload));
-        }
         assert_eq!(entries("topic = 'a/{deviceId}/{label.phase}'", "a/S1/L1", "7"), ["S1 now value{phase=L1}=7"]);
         assert_eq!(of("{\"ts\":"), ["invalid_json"]);
+    }
+
+    #[test]
+    fn a_text_that_begins_as_a_number_is_rejected_and_any_other_text_is_a_state() {
+        let of = |payload: &str| entries("topic = 'a/{deviceId}/{metric}'", "a/S1/temp", payload);
+        let digits = "1".repeat(NUMBER_MAX_BYTES + 1);
+        for payload in ["22,5", "1.0,2.0,3.0", "\"22.5\"", "22.5 C", "-3,5", "0x1F", "+.5V", "'7'", "1 2", &digits] {
+            assert_eq!(of(payload), ["invalid_value"], "{payload}");
+        }
+        for payload in ["", "unavailable", "offline", "\"idle\"", "null", "-", "...", "2026-04-20T14:00:10Z"] {
+            assert_eq!(of(payload), ["ignored String value"], "{payload}");
+        }
+        for payload in ["2026-04-20", "07:30", "-07:30", "192.168.1.7", "1.2.3-beta"] {
+            assert_eq!(of(payload), ["ignored String value"], "{payload}");
+        }
+        assert!(is_meant_as_number(b"\xff\xfe") && is_meant_as_number(b"\x41\xb2\x00\x00"), "a binary number");
     }
 
     /// Admission rejects an infinite value.
