@@ -45,11 +45,12 @@ pub fn is_key_id(id: &[u8]) -> bool {
 impl Key {
     /// Checks this key alone. `at` is its number in the list, from 1.
     pub(super) fn check(&self, at: usize) -> Result<(), ConfigError> {
-        let whose = format!("key {at}, {:?}", self.id);
         if !is_key_id(self.id.as_bytes()) {
-            let problem = format!("is not 1 to {KEY_ID_MAX_BYTES} of A-Z a-z 0-9 . _ - ({whose})");
+            // It may be the secret.
+            let problem = format!("is not 1 to {KEY_ID_MAX_BYTES} of A-Z a-z 0-9 . _ - (key {at})");
             return Err(ConfigError::invalid("auth.keys.id", problem));
         }
+        let whose = format!("key {at}, {:?}", self.id);
         if let Err(error) = self.secret.check() {
             return Err(ConfigError::invalid("auth.keys.secret", format!("is {error} ({whose})")));
         }

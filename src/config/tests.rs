@@ -321,6 +321,7 @@ fn no_message_and_no_printed_configuration_holds_the_password() {
         error_of("[mongodb]\nuri = \"mongodb://ann:hunter2@host"),
         load("", &[("TIDEGAUGE_MONGODB__URI", "ann:hunter2@host")], &[]).expect_err("an error"),
         load("", &[("TIDEGAUGE_MONGODB__URL", "mongodb://ann:hunter2@host")], &[]).expect_err("an error"),
+        error_of(&format!("[[auth.keys]]\nid = \"{}\"\nsecret = \"gateway-1\"", "hunter2".repeat(7))),
     ];
     for error in errors {
         assert!(!error.contains("hunter2"), "{error}");
