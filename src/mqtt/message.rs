@@ -44,7 +44,7 @@ pub(super) enum Outcome {
     Done,
     /// The message can never be stored: its size, its topic or its payload is wrong.
     Invalid,
-    /// A rate limit refuses the message for now.
+    /// A rate refuses the message for now, or the device has too many metrics.
     OverQuota,
 }
 

@@ -315,7 +315,8 @@ impl Intake {
         let has_rejected = admission.rejected() > rejected;
         // Rejected values of accepted readings have log lines too.
         let refusals = if admission.listed().is_empty() { Vec::new() } else { admission.take_refusals() };
-        let is_over_quota = refusals.iter().any(|refusal| is_for_now(refusal.code));
+        let too_many_metrics = Code::TooManyDeviceMetrics.as_str();
+        let is_over_quota = refusals.iter().any(|refusal| is_for_now(refusal.code) || refusal.code == too_many_metrics);
         let is_stored = admission.accepted() > accepted;
         let refused = match (is_stored, has_rejected) {
             (true, _) => None,

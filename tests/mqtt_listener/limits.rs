@@ -159,6 +159,14 @@ async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
     assert_eq!(rejected, refused, "a message that waits is not counted as refused");
 }
 
+#[tokio::test]
+async fn a_device_with_too_many_metrics_is_told_of_a_quota() {
+    let server = Server::start(setup().set("limits.device_metrics_per_hour", 1)).await;
+    let mut device = Device::connected(&server, true, "d1");
+    device.publish(1, "own/x", &json!({ "deviceId": "a", "values": { "x": 1, "y": 1 } }).to_string());
+    assert_eq!(device.acknowledgement(), (1, 0x97));
+}
+
 /// Their sender does not send them again.
 #[tokio::test]
 async fn messages_of_quality_0_wait_for_the_rate_although_their_sender_has_left() {
