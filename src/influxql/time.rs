@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use jiff::civil::Date;
+use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 
 use super::ast::{Expr, Operator};
@@ -127,8 +127,31 @@ fn compared(operator: Operator, at: i64) -> Result<TimeRange, StatementError> {
 
 /// Returns the instant that an expression means, in Unix nanoseconds.
 fn instant(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Result<i64, StatementError> {
-    let incompatible = || format!("invalid operation: time and {} are not compatible", expr.kind()).into();
-    evaluated(expr, now_ns, zone).ok_or_else(incompatible)
+    evaluated(expr, now_ns, zone).ok_or_else(|| match expr {
+        Expr::Text(text) if begins_with_date(text) => why_no_time(text).into(),
+        _ => format!("invalid operation: time and {} are not compatible", expr.kind()).into(),
+    })
+}
+
+/// Whether a text begins as times do, such as `2026-03-28`.
+fn begins_with_date(text: &str) -> bool {
+    let is_part = |(at, byte): (usize, u8)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
+    text.get(..10).is_some_and(|start| start.bytes().enumerate().all(is_part))
+}
+
+/// Says why a text that begins with a date is no time.
+fn why_no_time(text: &str) -> String {
+    const FIRST: Date = date(1677, 9, 21);
+    const LAST: Date = date(2262, 4, 11);
+    let start = &text[..10];
+    let beyond = |how: &str| format!("time {start} {how} time literal: times are between {FIRST} and {LAST}");
+    match start.parse::<Date>() {
+        Ok(day) if day <= FIRST => beyond("underflows"),
+        Ok(day) if day >= LAST => beyond("overflows"),
+        _ => "invalid timestamp string: a time is 2026-03-28, 2026-03-28 01:02:03.5 or RFC 3339 with an offset, such \
+              as 2026-03-28T01:02:03Z"
+            .to_owned(),
+    }
 }
 
 fn evaluated(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Option<i64> {

@@ -78,9 +78,32 @@ fn errors_name_the_place() {
         ("SHOW CONTINUOUS QUERIES", "SHOW CONTINUOUS QUERIES is not supported"),
         ("SHOW SHARD GROUPS", "SHOW SHARD GROUPS is not supported"),
         ("EXPLAIN SELECT x FROM m", "EXPLAIN is not supported"),
+        (
+            "SELECT x FROM m WHERE time > 'now'",
+            "invalid operation: time and *influxql.StringLiteral are not compatible",
+        ),
+        (
+            "SELECT x FROM m WHERE time > '9999-12-31'",
+            "time 9999-12-31 overflows time literal: times are between 1677-09-21 and 2262-04-11",
+        ),
+        (
+            "SELECT x FROM m WHERE time > '0001-01-01T00:00:00Z'",
+            "time 0001-01-01 underflows time literal: times are between 1677-09-21 and 2262-04-11",
+        ),
         ("CREATE DATABASE d", ""),
     ] {
         assert_eq!(error(query), expected, "{query}");
+    }
+}
+
+#[test]
+fn a_text_that_is_no_time_is_refused_with_the_forms_of_times() {
+    for text in ["2026-02-30", "2026-13-01", "2026-10-30T00:00:00", "2026-10-30 25:00:00", "2026-10-30é"] {
+        let error = error(&format!("SELECT x FROM m WHERE time > '{text}'"));
+        assert!(error.starts_with("invalid timestamp string: a time is 2026-03-28, "), "{text}: {error}");
+    }
+    for text in ["1677-09-22", "2262-04-11", "2026-10-30 23:59:59.999", "2026-10-30T00:00:00+02:00"] {
+        assert_eq!(error(&format!("SELECT x FROM m WHERE time > '{text}'")), "", "{text}");
     }
 }
 
