@@ -7,8 +7,8 @@ import { editor } from "./editor.js";
 import { areSame, fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
 import {
-  COMPARISONS, STEPS, chartsOf, comparisonOf, isCounter, isObject, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries,
-  rangeOf, stepFor, stepOfBars, total, unitOf,
+  COMPARISONS, STEPS, chartsOf, comparisonOf, isCounter, isObject, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries, partsOf,
+  rangeOf, stepFor, stepOfBars, total,
 } from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
 import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
@@ -59,13 +59,12 @@ export function chartView(root, start) {
     if (asked !== params) return;
     isRaw = answer.isRaw;
     const isSame = shown && shown.asked === asked && areSame(answer.sources, shown.sources);
-    const isNewRange = answer.range.isLive;
     shown = { ...answer, asked, at: now() };
     drawLive();
     if (!isSame) draw();
     else {
       drawHead(answer.known, answer.unknown, answer.allNames); // a device may have become silent
-      if (isNewRange) for (const card of cards.values()) card.move(answer.range);
+      if (answer.range.isLive) for (const card of cards.values()) card.move(answer.range);
     }
     fill(remarks, remarksOn(answer));
   }, (failure) => {
@@ -396,9 +395,7 @@ function metricsOf(known, named) {
   const charts = new Map();
   for (const device of known) {
     for (const text of device.metrics) {
-      const { name, labels } = parseSeries(text);
-      const unit = unitOf(name, labels, device.metadata);
-      const key = unit ? `unit ${unit}` : `metric ${name}`;
+      const { name, key } = partsOf(text, device.metadata);
       charts.set(key, (charts.get(key) ?? new Set()).add(name));
     }
   }

@@ -4,7 +4,7 @@ import { changed, go, href, repeated } from "./address.js";
 import { Poll, get, getAll } from "./api.js";
 import { described, flat, withFlags } from "./chart.js";
 import { areSame, exact, fill, h, short } from "./page.js";
-import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
+import { labelText, limitsOf, nameOf, parseSeries, partsOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
 import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp } from "./time.js";
 
@@ -163,7 +163,7 @@ export function devicesView(root, start) {
     fill(pages,
       h("button", { type: "button", "data-key": "back", disabled: isFirst, onclick: () => {
         const cursor = before.pop();
-        go("devices", changed(params, { cursor }), {});
+        go("devices", changed(params, { cursor }));
       } }, before.length > 0 || isFirst ? "Previous" : "First page"),
       h("span", { class: "muted" }, devices.length === 0 ? "No more devices" : devices.length === 1 ? first : [h("span", {}, first), " … ", h("span", {}, last)]),
       h("button", { type: "button", "data-key": "next", disabled: next === null, onclick: () => {
@@ -209,8 +209,7 @@ export function devicesView(root, start) {
       const all = latest.get(line.dataset.device) ?? {}, metrics = foremost(all), number = Object.keys(all).length;
       const { metadata } = shown.devices.find((device) => device.deviceId === line.dataset.device);
       fill(line.querySelector(".values"), metrics.map(([series, { ts, value, beyond }]) => {
-        const { name, labels } = parseSeries(series);
-        const text = labelText(labels), unit = unitOf(name, labels, metadata);
+        const { name, labels, unit } = partsOf(series, metadata), text = labelText(labels);
         const limit = beyond && `${beyond === "max" ? "above" : "below"} its limit, ${exact(limitsOf(name, metadata)?.[beyond])}`;
         return h("span", { class: limit ? "value beyond" : "value", title: [series, stamp(Date.parse(ts), true), limit].filter(Boolean).join(", ") },
           h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`, lineOf(lines.get(line.dataset.device)?.[series]),

@@ -176,7 +176,7 @@ export class Plot {
         const column = this.#column(nth), at = idxs[column];
         if (at === null || at === undefined) return undefined;
         const [value, min, max] = [0, 1, 2].map((next) => this.#data[column + next]?.[at]);
-        return { instant: this.#data[0][at], value, ...(line.min ? { min, max } : {}) };
+        return { value, ...(line.min && { min, max }) };
       }),
     });
   }

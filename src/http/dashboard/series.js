@@ -23,8 +23,13 @@ export function parseSeries(text) {
 // The name of a device in its metadata; undefined if it has none.
 export const nameOf = (metadata) => (typeof metadata?.name === "string" && metadata.name !== "" ? metadata.name : undefined);
 
-// The unit of a metric: the label `unit`, or its entry in `units` in the metadata of the device.
-export const unitOf = (name, labels, metadata) => labels.unit ?? (typeof metadata?.units?.[name] === "string" ? metadata.units[name] : undefined);
+// The parts of a series, its unit, and the key of its chart. The unit is the label `unit`, or the entry of the metric in
+// `units` in the metadata of the device.
+export function partsOf(series, metadata) {
+  const { name, labels } = parseSeries(series), own = metadata?.units?.[name];
+  const unit = labels.unit ?? (typeof own === "string" ? own : undefined);
+  return { name, labels, unit, key: unit ? `unit ${unit}` : `metric ${name}` };
+}
 
 // The limits of a metric, from `limits` in the metadata of the device; undefined if there are none or they are invalid.
 export function limitsOf(name, metadata) {
@@ -112,16 +117,8 @@ export function linesOfRollups(devices) {
     for (const series of Object.keys(metrics)) {
       const [before, known] = [points, ts];
       points = withReadings(metrics[series]);
-      ts = new Array(points.length);
-      const [mean, min, max] = [new Array(points.length), new Array(points.length), new Array(points.length)];
-      for (let at = 0; at < points.length; at++) {
-        const point = points[at];
-        ts[at] = before[at]?.ts === point.ts ? known[at] : Date.parse(point.ts);
-        mean[at] = point.avg;
-        min[at] = point.min;
-        max[at] = point.max;
-      }
-      lines.push({ device: deviceId, series, ts, mean, min, max, counts: points.map(countOf), count: total(points), last: points.at(-1)?.last },
+      ts = points.map(({ ts }, at) => (before[at]?.ts === ts ? known[at] : Date.parse(ts)));
+      lines.push({ device: deviceId, series, ts, mean: column(points, "avg"), min: column(points, "min"), max: column(points, "max"), counts: column(points, "count"), count: total(points), last: points.at(-1)?.last },
         ...earlierLine(deviceId, series, metrics[series], "avg"));
     }
   }
@@ -131,25 +128,27 @@ export function linesOfRollups(devices) {
 // Leaves out points without readings, which the answer has only for their comparison.
 const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }) => count > 0) : points);
 
-// The number of readings of a point, and of points or lines.
-const countOf = ({ count }) => count;
-export const total = (parts) => parts.reduce((sum, part) => sum + countOf(part), 0);
+// A field of each point.
+const column = (points, name) => points.map((point) => point[name]);
+
+// The number of readings of points or lines.
+export const total = (parts) => parts.reduce((sum, { count }) => sum + count, 0);
 
 // The line of the earlier steps with which the answer compares a series, if it does. It has no band: `lows` and `highs`
 // are for its summary.
-function earlierLine(device, series, points, column, isSteps = false) {
+function earlierLine(device, series, points, name, isSteps = false) {
   if (!points[0]?.compared) return [];
   const found = points.filter(({ compared }) => compared.count > 0);
-  const values = found.map(({ compared }) => compared), of = (name) => values.map((value) => value[name]);
-  const line = { device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: of(column), count: total(values), last: values.at(-1)?.last };
-  return [isSteps ? line : { ...line, lows: of("min"), highs: of("max"), counts: of("count") }];
+  const values = column(found, "compared");
+  const line = { device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: column(values, name), count: total(values), last: values.at(-1)?.last };
+  return [isSteps ? line : { ...line, lows: column(values, "min"), highs: column(values, "max"), counts: column(values, "count") }];
 }
 
 // The lines of the increases of counters. The increase is in the column `mean`.
 export function linesOfIncreases(devices) {
   return devices.flatMap(({ deviceId, metrics }) => Object.entries(metrics).flatMap(([series, points]) => {
     const own = withReadings(points);
-    const line = { device: deviceId, series, isBars: true, ts: own.map(({ ts }) => Date.parse(ts)), mean: own.map(({ increase }) => increase), count: total(own) };
+    const line = { device: deviceId, series, isBars: true, ts: own.map(({ ts }) => Date.parse(ts)), mean: column(own, "increase"), count: total(own) };
     return [line, ...earlierLine(deviceId, series, points, "increase", true)];
   }));
 }
@@ -178,12 +177,11 @@ export function chartsOf(lines, devices) {
   const order = new Map(devices.map((device, at) => [device.deviceId, at]));
   const charts = new Map();
   for (const line of lines) {
-    const { name, labels } = parseSeries(line.series);
-    const unit = unitOf(name, labels, devices[order.get(line.device)]?.metadata);
-    const key = unit ? `unit ${unit}` : `metric ${name}`;
+    const { metadata } = devices[order.get(line.device)] ?? {};
+    const { name, labels, unit, key } = partsOf(line.series, metadata);
     const chart = charts.get(key) ?? { key, unit, names: new Set(), lines: [], limits: new Set() };
     chart.names.add(name);
-    if (!line.isBars) Object.values(limitsOf(name, devices[order.get(line.device)]?.metadata) ?? {}).forEach((limit) => chart.limits.add(limit));
+    if (!line.isBars) Object.values(limitsOf(name, metadata) ?? {}).forEach((limit) => chart.limits.add(limit));
     chart.lines.push({ ...line, name, text: labelText(labels) });
     charts.set(key, chart);
   }
