@@ -389,6 +389,17 @@ pub fn space(path: &Path) -> Result<Space> {
     Ok(Space { free: free.saturating_mul(block), total: total.saturating_mul(block) })
 }
 
+/// The size of a block of the file system that holds `path`, in bytes.
+///
+/// # Errors
+/// When nothing exists at `path`, or the operating system does not report the size.
+pub(crate) fn block_bytes(path: &Path) -> Result<u64> {
+    let found = nix::sys::statvfs::statvfs(or_current(path))?;
+    #[expect(clippy::useless_conversion, reason = "the type is smaller on 32-bit systems")]
+    let bytes = u64::from(found.fragment_size());
+    Ok(bytes)
+}
+
 /// Whether an error says that a file cannot grow: the disk is full, or a quota or another limit is reached.
 pub(crate) fn is_disk_full(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
@@ -463,6 +474,7 @@ mod tests {
 
     #[test]
     fn the_space_of_a_file_system_is_reported() {
+        assert!(block_bytes(Path::new("")).unwrap() > 0);
         let Space { free, total } = OsFolder::new(Path::new("")).space().unwrap();
         assert!(free > 0 && free <= total, "{free} of {total}");
         space(Path::new("/not/there")).unwrap_err();

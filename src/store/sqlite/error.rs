@@ -58,6 +58,8 @@ pub(super) enum SqliteError {
     FileUnknown(PathBuf, std::io::Error),
     #[error("{}: {}", .0.display(), .1)]
     NotRegular(PathBuf, std::io::Error),
+    #[error("the disk has {free} bytes free, and SQLite needs {needed} on a disk with blocks of {block} bytes")]
+    NoIndexSpace { free: u64, needed: u64, block: u64 },
     #[error("the program is stopping")]
     Stopping,
 }
@@ -77,6 +79,7 @@ impl SqliteError {
             Self::ReadOnly => Cause::ReadOnly,
             Self::FileGone(_) | Self::FileReplaced(_) => Cause::FileGone,
             Self::FileUnknown(..) | Self::NotRegular(..) => Cause::Io,
+            Self::NoIndexSpace { .. } => Cause::DiskFull,
             Self::Stopping => Cause::Stopping,
         }
     }

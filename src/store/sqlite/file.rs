@@ -9,6 +9,13 @@ use std::path::{Path, PathBuf};
 
 use super::error::SqliteError;
 use crate::common::regular_file;
+use crate::disk;
+
+/// The space that the index of the write-ahead file needs: for a file of 128 MiB.
+const INDEX_BYTES: u64 = 256 << 10;
+
+/// SQLite reserves the space of that index by writing one byte into each part of this size.
+const INDEX_STEP_BYTES: u64 = 4096;
 
 /// The files of the database at `path`.
 ///
@@ -27,6 +34,24 @@ pub(super) fn expect_regular(path: &Path) -> Result<(), SqliteError> {
     files_of(path)
         .into_iter()
         .try_for_each(|file| regular_file::expect_regular(&file).map_err(|error| SqliteError::NotRegular(file, error)))
+}
+
+/// Refuses to write to a database if its disk may have no space for the index of its write-ahead file.
+///
+/// SQLite maps the index into memory. If the blocks of the disk are smaller than the parts that SQLite
+/// reserves, the index has holes, and the system kills a process that writes into one on a full disk.
+pub(super) fn expect_index_space(path: &Path) -> Result<(), SqliteError> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    match (disk::block_bytes(folder), disk::space(folder)) {
+        (Ok(block), Ok(space)) if lacks_index_space(block, space.free) => {
+            Err(SqliteError::NoIndexSpace { free: space.free, needed: INDEX_BYTES, block })
+        }
+        _ => Ok(()),
+    }
+}
+
+const fn lacks_index_space(block_bytes: u64, free_bytes: u64) -> bool {
+    block_bytes < INDEX_STEP_BYTES && free_bytes < INDEX_BYTES
 }
 
 /// A file of the database, with its device and inode.
@@ -70,5 +95,18 @@ fn identity_of(path: &Path) -> Result<Option<(u64, u64)>, SqliteError> {
         Ok(found) => Ok(Some((found.dev(), found.ino()))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(SqliteError::FileUnknown(path.to_owned(), error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_disk_of_small_blocks_lacks_space_for_the_index_before_it_is_full() {
+        let cases = [(1024, INDEX_BYTES - 1, true), (1024, INDEX_BYTES, false), (4096, 0, false), (1 << 16, 0, false)];
+        for (block, free, lacks) in cases {
+            assert_eq!(lacks_index_space(block, free), lacks, "{free} bytes free in blocks of {block}");
+        }
     }
 }

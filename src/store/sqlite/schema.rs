@@ -136,6 +136,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     file::expect_regular(path)?;
+    file::expect_index_space(path)?;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
     if connection.is_readonly(MAIN_DB)? {

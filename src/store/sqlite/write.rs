@@ -206,5 +206,6 @@ impl Writer {
 
 /// Starts a writing transaction: waits for writes of other processes, then excludes them.
 pub(super) fn begin(connection: &mut Connection) -> Result<Transaction<'_>, SqliteError> {
+    file::expect_index_space(Path::new(connection.path().unwrap_or_default()))?;
     Ok(connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
 }
