@@ -329,6 +329,10 @@ async fn a_german_browser_has_its_numbers_dates_and_files() {
     assert_eq!(texts, json!(["20. Apr.\n2024"]));
     let texts = tab.js(&format!("{axis}([{START_MS}, {START_MS} + 8 * 36e5], 36e5))")).await;
     assert_eq!(texts, json!(["16:00\n20. Apr.", "00:00\n21. Apr."]));
+    let page = "import(document.querySelector('link[href$=\"page.js\"]').href)";
+    let numbers = "[page.bytes(1000), page.bytes(2.2e6), page.count(50353), page.tenths(12.34), page.exact(1e300)]";
+    let numbers = tab.js(&format!("{page}.then((page) => {numbers})")).await;
+    assert_eq!(numbers, json!(["1.000 B", "2,1 MiB", "50.353", "12,3", "1,0000e300"]));
     let csv = tab.js("document.querySelector('.links a').getAttribute('href')").await;
     let file = server.get(csv.as_str().expect("a link")).await;
     assert!(file.text().contains("A;2024-04-20 16:00:10;temp;2,25\r\n"), "{csv}: {}", file.text());

@@ -54,6 +54,8 @@ export function copyButton(text) {
 // Formats of numbers, in the language of the browser.
 const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 15, useGrouping: false });
 const GROUPED = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
+const TENTHS = new Intl.NumberFormat(undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const MARK = DIGITS.formatToParts(1.5).find(({ type }) => type === "decimal").value;
 
 // A value with 12 digits, or with all before its decimal mark: more would show the rounding of binary fractions.
 export const exact = (value) => rounded(value, 12);
@@ -66,7 +68,7 @@ export const short = (value, distance) => rounded(value, 5, distance);
 function rounded(value, digits, distance = Infinity) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e15 || size < 1e-6)) return value.toExponential(4).replace("e+", "e");
+  if (size !== 0 && (size >= 1e15 || size < 1e-6)) return value.toExponential(4).replace("e+", "e").replace(".", MARK);
   const power = Math.floor(Math.log10(size || 1));
   const apart = Math.min(power + 2 - Math.floor(Math.log10(distance)), 12);
   return DIGITS.format(Number(value.toPrecision(Math.max(digits, power + 1, apart))));
@@ -75,16 +77,18 @@ function rounded(value, digits, distance = Infinity) {
 // A number of things, with separators of thousands.
 export const count = (value) => GROUPED.format(value);
 
+// A number with one digit behind its decimal mark.
+export const tenths = (value) => TENTHS.format(value);
+
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function bytes(value) {
   const power = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), BYTES.length - 1);
   const scaled = value / 2 ** (10 * power);
-  return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
+  return `${(power === 0 || scaled >= 100 ? count : tenths)(scaled)} ${BYTES[power]}`;
 }
 
 // The query parameters of files for spreadsheets, without those of times. CSV has the decimal mark of the browser's
 // language.
-const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
-export const csvForm = new URLSearchParams({ format: "csv", bom: "1", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });
+export const csvForm = new URLSearchParams({ format: "csv", bom: "1", ...(MARK === "," ? { delimiter: ";", decimal: "," } : {}) });
 export const workbookForm = new URLSearchParams({ format: "xlsx" });

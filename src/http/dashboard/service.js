@@ -1,7 +1,7 @@
 // The view of the service, with data from /metrics and /readyz.
 
 import { Poll, getAnyStatus, getText } from "./api.js";
-import { bytes, count, fill, h, short } from "./page.js";
+import { bytes, count, fill, h, short, tenths } from "./page.js";
 import { COLOURS, Plot } from "./plot.js";
 import { STATES, failureNotice, failurePanel, notice } from "./states.js";
 import { brief, clock, now, SECOND } from "./time.js";
@@ -135,9 +135,9 @@ export function serviceView(root) {
   }
 
   function meter(title, part) {
-    const text = `${(part * 100).toFixed(1)} %`;
+    const text = `${tenths(part * 100)} %`;
     const bar = h("i", { class: part > 0.9 ? "bad" : part > 0.7 ? "warn" : "" });
-    bar.style.width = text.replace(" ", "");
+    bar.style.width = `${part * 100}%`;
     return h("div", { class: "meter", role: "meter", "aria-label": title, "aria-valuenow": part.toFixed(3), "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuetext": text, title: text }, bar);
   }
 
