@@ -197,6 +197,11 @@ async fn errors_are_those_of_influxdb() {
         assert!(found.starts_with(error), "{found}");
         assert!(answer.header("x-influxdb-error").starts_with(error));
     }
+    let part = "--x\r\nContent-Disposition: form-data; name=\"q\"\r\n\r\nSHOW DATABASES\r\n--x--\r\n";
+    let answer = server.post("/query", "multipart/form-data; boundary=x", part).await;
+    let error =
+        "missing required parameter \"q\"; the body is multipart/form-data: send application/x-www-form-urlencoded";
+    assert_eq!((answer.status, &answer.json()["error"]), (400, &json!(error)));
     let answer = ask(&server, "DROP DATABASE plant; SHOW DATABASES").await;
     assert_eq!(answer["results"][0]["error"], "DROP DATABASE is not supported");
     assert_eq!(answer["results"][1]["error"], "not executed");

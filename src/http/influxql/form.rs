@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use axum::body::Body;
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, TRANSFER_ENCODING};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Method, Uri};
 
 use super::{KNOWN, Refusal, Shape};
@@ -29,6 +29,9 @@ const FORM_MAX_BYTES: usize = 3 * (QUERY_MAX_BYTES + PARAMS_MAX_BYTES) + (4 << 1
 
 /// The most parameters of a form and a query string together.
 const PAIRS_MAX: usize = 100;
+
+/// The media type of a form.
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The parameters of a request to `/query`.
 #[derive(Debug)]
@@ -64,7 +67,8 @@ impl Form {
             None
         };
         let body = received.as_ref().map_or(&[][..], |received| &received.bytes);
-        Self::parse(body, uri.query().unwrap_or_default(), format)
+        let parsed = Self::parse(body, uri.query().unwrap_or_default(), format);
+        parsed.map_err(|(refusal, shape)| (if body.is_empty() { refusal } else { of_body(refusal, headers) }, shape))
     }
 
     fn parse(body: &[u8], query: &str, format: Format) -> Result<Self, (Refusal, Shape)> {
@@ -125,6 +129,18 @@ fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
+/// Adds to an error that the body has another media type than forms.
+fn of_body(refusal: Refusal, headers: &HeaderMap) -> Refusal {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    match refusal {
+        Refusal::Malformed(message) if !media_type.is_empty() && !media_type.eq_ignore_ascii_case(FORM) => {
+            Refusal::Malformed(format!("{message}; the body is {media_type}: send {FORM}"))
+        }
+        other => other,
+    }
+}
+
 /// Returns the format that `Accept` names first, by default JSON.
 fn format_of(headers: &HeaderMap) -> Format {
     let lists = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -174,6 +190,21 @@ mod tests {
                 let (refusal, _) = Form::parse(body.as_bytes(), query, Format::Json).expect_err("no query");
                 assert!(matches!(&refusal, Refusal::Malformed(message) if message.contains(error)), "{refusal:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_body_that_is_no_form_names_its_media_type() {
+        for (media_type, other) in [
+            (FORM, None),
+            ("Application/X-WWW-Form-Urlencoded; charset=utf-8", None),
+            ("multipart/form-data; boundary=x", Some("multipart/form-data")),
+            ("application/vnd.influxql", Some("application/vnd.influxql")),
+        ] {
+            let headers = [(CONTENT_TYPE, HeaderValue::from_static(media_type))].into_iter().collect();
+            let refusal = of_body(Refusal::Malformed("no q".to_owned()), &headers);
+            let added = other.map_or_else(String::new, |other| format!("; the body is {other}: send {FORM}"));
+            assert!(matches!(&refusal, Refusal::Malformed(found) if *found == format!("no q{added}")), "{refusal:?}");
         }
     }
 
