@@ -337,6 +337,14 @@ async fn a_german_browser_has_its_numbers_dates_and_files() {
     let file = server.get(csv.as_str().expect("a link")).await;
     assert!(file.text().contains("A;2024-04-20 16:00:10;temp;2,25\r\n"), "{csv}: {}", file.text());
     tab.close(server.url(), &[]).await;
+
+    let swiss = Tab::open().await;
+    swiss.call("Emulation.setLocaleOverride", json!({ "locale": "de-CH" })).await;
+    show(&swiss, server.url(), &format!("device=A&{MINUTE}")).await;
+    let csv = swiss.js("document.querySelector('.links a').getAttribute('href')").await;
+    let file = server.get(csv.as_str().expect("a link")).await;
+    assert!(file.text().contains("A;2024-04-20 16:00:10;temp;2.25\r\n"), "{csv}: {}", file.text());
+    swiss.close(server.url(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

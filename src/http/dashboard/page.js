@@ -89,6 +89,7 @@ export function bytes(value) {
 }
 
 // The query parameters of files for spreadsheets, without those of times. CSV has the decimal mark of the browser's
-// language.
-export const csvForm = new URLSearchParams({ format: "csv", bom: "1", ...(MARK === "," ? { delimiter: ";", decimal: "," } : {}) });
+// language, and its delimiter: a semicolon where the mark is a comma, and in Switzerland.
+const isSwiss = DIGITS.resolvedOptions().locale.includes("-CH");
+export const csvForm = new URLSearchParams({ format: "csv", bom: "1", ...(MARK === "," ? { delimiter: ";", decimal: "," } : isSwiss && { delimiter: ";" }) });
 export const workbookForm = new URLSearchParams({ format: "xlsx" });
