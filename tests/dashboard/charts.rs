@@ -199,6 +199,23 @@ async fn the_mouse_and_the_keyboard_zoom_and_the_address_keeps_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_free_range_ends_after_its_beginning() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    tab.click("[data-key=free]").await;
+    let to = "document.querySelector('[data-key=to]')";
+    for (time, said) in [("2024-04-20T15:59", "This must be the later time."), ("2024-04-20T17:00", "")] {
+        tab.js(&format!("{to}.value = '{time}'")).await;
+        tab.click("[data-key=apply]").await;
+        tab.wait(&format!("{to}.validationMessage === '{said}'")).await;
+    }
+    tab.wait("new URLSearchParams(location.hash.split('?')[1]).get('to') === '2024-04-20T15:00:00.000Z'").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_reading_appears_within_five_seconds() {
     let server = Server::start(Setup::sqlite()).await;
     send_now(&server, "A", 1.0).await;

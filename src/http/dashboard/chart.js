@@ -236,7 +236,8 @@ export function chartView(root, start) {
           .map(([name, text]) => h("option", { value: name, selected: params.get("compare") === name }, text)))),
       h("details", { class: "free", open: wasOpen }, h("summary", { "data-key": "free" }, range.isLive ? "Free range" : `${stamp(range.from)} – ${stamp(range.to)}`),
         h("form", { onsubmit: (event) => { event.preventDefault(); handlers.zoom(Date.parse(from.value), Date.parse(to.value)); } },
-          from, " to ", to, h("button", { type: "submit", "data-key": "apply" }, "Show"))),
+          from, " to ", to, h("button", { type: "submit", "data-key": "apply",
+            onclick: () => to.setCustomValidity(Date.parse(from.value) < Date.parse(to.value) ? "" : "This must be the later time.") }, "Show"))),
       h("a", { class: "button quiet", href: href("chart", changed(params, { wall: "1" })), "data-key": "wall" }, "Wall view"),
       h("span", { class: "zone muted" }, range.isLive && live, zone));
     drawLive();
