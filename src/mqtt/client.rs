@@ -32,6 +32,9 @@ const READ_BYTES: usize = 64 << 10;
 /// The time for the broker to answer CONNECT and all subscriptions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The wait before the client asks again for the subscriptions that the broker has refused.
+const ASK_AGAIN_DELAY: Duration = Duration::from_secs(60);
+
 /// The interval at which the age of the oldest message is exported.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -70,8 +73,12 @@ struct Connection {
     answer_by: Option<Instant>,
     /// The deadline for the broker to read some of the waiting answers.
     write_by: Option<Instant>,
-    /// Whether the broker has granted all subscriptions as asked.
+    /// Whether the broker grants the quality of service that the client asks for.
     all_granted: bool,
+    /// The filters that the broker refuses, each with its quality of service.
+    refused: Vec<(String, u8)>,
+    /// When to ask for them again.
+    ask_at: Option<Instant>,
 }
 
 /// The event that ends a turn of the loop in [`Client::serve`].
@@ -172,10 +179,8 @@ impl Client {
         was_accepted: &mut bool,
     ) -> Result<(), MqttError> {
         let session = Session::open(&self.options.broker, &self.options.broker.client_id, is_v5, false)?;
-        let (reader, writer) = tokio::io::split(stream);
-        let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
-        let mut connection =
-            Connection { reader, writer, session, must_flush: false, answer_by, write_by: None, all_granted: true };
+        let mut connection = Connection::new(stream, session);
+        connection.answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
@@ -234,8 +239,8 @@ impl Client {
         if !connection.session.out.is_empty() {
             connection.write_by.get_or_insert(Instant::now() + PONG_TIMEOUT);
         }
-        let Connection { reader, writer, session, must_flush, answer_by, write_by, .. } = connection;
-        let times = [session.next_timer(), *answer_by, *write_by, waiting.try_at()];
+        let Connection { reader, writer, session, must_flush, answer_by, write_by, ask_at, .. } = connection;
+        let times = [session.next_timer(), *answer_by, *write_by, *ask_at, waiting.try_at()];
         let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
         let (is_idle, must_write) = (!waiting.is_submitted(), !session.out.is_empty());
         let must_flush = *must_flush && !must_write;
@@ -287,32 +292,14 @@ impl Client {
     }
 
     async fn granted(&self, answers: Vec<(String, Result<u8, String>)>, connection: &mut Connection) {
-        let (broker, client_id) = (self.options.connector.url(), &*self.name);
         let wanted = self.wanted();
-        for (filter, answer) in answers {
-            let asked = wanted.iter().find(|(known, _)| *known == filter).map_or(0, |(_, qos)| *qos);
-            match answer {
-                Ok(qos) if qos >= asked => {}
-                Ok(_) => {
-                    connection.all_granted = false;
-                    tracing::warn!(
-                        broker,
-                        client_id,
-                        filter,
-                        "the MQTT broker grants quality of service 0 only: its messages may be lost"
-                    );
-                }
-                Err(why) => {
-                    connection.all_granted = false;
-                    tracing::error!(broker, client_id, filter, why, "the MQTT broker refuses a subscription");
-                }
-            }
-        }
+        connection.note_answers(answers, &wanted, (self.options.connector.url(), &*self.name));
         if !connection.session.is_subscribed() {
             return;
         }
         connection.answer_by = None;
-        self.counters.connected.set(f64::from(u8::from(connection.all_granted)));
+        let is_complete = connection.all_granted && connection.refused.is_empty();
+        self.counters.connected.set(f64::from(u8::from(is_complete)));
         let subscriptions = self.subscriptions.clone();
         let filters: Vec<String> = wanted.into_iter().map(|(filter, _)| filter).collect();
         let noted = tokio::task::spawn_blocking(move || subscriptions.note(&filters)).await;
@@ -366,13 +353,66 @@ impl Client {
 }
 
 impl Connection {
+    fn new(stream: Box<dyn Stream>, session: Session) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let (answer_by, write_by, ask_at) = (None, None, None);
+        let (must_flush, all_granted, refused) = (false, true, Vec::new());
+        Self { reader, writer, session, must_flush, answer_by, write_by, all_granted, refused, ask_at }
+    }
+
+    /// Notes and logs the answers of the broker to subscriptions.
+    ///
+    /// A refusal is logged as an error once in a connection.
+    fn note_answers(
+        &mut self,
+        answers: Vec<(String, Result<u8, String>)>,
+        wanted: &[(String, u8)],
+        (broker, client_id): (&str, &str),
+    ) {
+        for (filter, answer) in answers {
+            let asked = wanted.iter().find(|(known, _)| *known == filter).map_or(0, |(_, qos)| *qos);
+            let known = self.refused.iter().position(|(known, _)| *known == filter);
+            let was_refused = known.map(|place| self.refused.swap_remove(place)).is_some();
+            match answer {
+                Ok(qos) if qos >= asked && was_refused => {
+                    tracing::info!(broker, client_id, filter, "the MQTT broker grants the subscription now");
+                }
+                Ok(qos) if qos >= asked => {}
+                Ok(_) => {
+                    self.all_granted = false;
+                    tracing::warn!(
+                        broker,
+                        client_id,
+                        filter,
+                        "the MQTT broker grants quality of service 0 only: its messages may be lost"
+                    );
+                }
+                Err(why) if was_refused => {
+                    tracing::debug!(broker, client_id, filter, why, "the MQTT broker refuses a subscription again");
+                    self.refused.push((filter, asked));
+                }
+                Err(why) => {
+                    tracing::error!(
+                        broker,
+                        client_id,
+                        filter,
+                        why,
+                        "the MQTT broker refuses a subscription; asking for it again each minute"
+                    );
+                    self.refused.push((filter, asked));
+                }
+            }
+        }
+        self.ask_at = (!self.refused.is_empty()).then(|| Instant::now() + ASK_AGAIN_DELAY);
+    }
+
     /// Extends the deadlines of the broker's answers while the client does not read.
     fn pause(&mut self) {
         self.session.pause();
         self.answer_by = self.answer_by.map(|_| Instant::now() + HANDSHAKE_TIMEOUT);
     }
 
-    /// Fails if a deadline has passed. Sends a ping that is due.
+    /// Fails if a deadline has passed. Sends subscriptions and a ping that are due.
     fn fire_timers(&mut self) -> Result<(), MqttError> {
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
         if is_over(self.answer_by) {
@@ -380,6 +420,11 @@ impl Connection {
         }
         if is_over(self.write_by) {
             return Err(MqttError::Timeout("read its acknowledgements"));
+        }
+        if is_over(self.ask_at) {
+            self.ask_at = None;
+            self.answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
+            self.session.subscribe(&self.refused, &[])?;
         }
         self.session.fire_timers()
     }
@@ -409,10 +454,39 @@ mod tests {
         let broker: crate::config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
         let session = Session::open(&broker, "c", true, false).unwrap();
         let (stream, broker) = tokio::io::duplex(1);
-        let stream: Box<dyn Stream> = Box::new(stream);
-        let (reader, writer) = tokio::io::split(stream);
-        let (answer_by, write_by) = (None, None);
-        (Connection { reader, writer, session, must_flush: false, answer_by, write_by, all_granted: true }, broker)
+        (Connection::new(Box::new(stream), session), broker)
+    }
+
+    /// Takes the SUBSCRIBE that waits, and answers it with these codes.
+    fn answer(connection: &mut Connection, wanted: &[(String, u8)], codes: &[u8]) {
+        let subscribe = std::mem::take(&mut connection.session.out);
+        let suback = [&[0x90, 3 + codes.len() as u8, subscribe[2], subscribe[3], 0][..], codes].concat();
+        for received in connection.session.receive(&suback) {
+            let Received::Granted(answers) = received else { panic!("{received:?}") };
+            connection.note_answers(answers, wanted, ("mqtt://broker", "c"));
+        }
+    }
+
+    /// An operator may grant the right to a topic while the client is connected.
+    #[test]
+    fn the_client_asks_again_for_a_refused_subscription_until_it_is_granted() {
+        let (mut connection, _broker) = connection();
+        connection.session.receive(&[0x20, 3, 0, 0, 0]);
+        connection.session.out.clear();
+        let wanted = [("a/#".to_owned(), 1), ("b".to_owned(), 1)];
+        connection.session.subscribe(&wanted, &[]).unwrap();
+        answer(&mut connection, &wanted, &[1, 0x87]);
+        for code in [0x87, 1] {
+            assert_eq!((&connection.refused[..], connection.all_granted), (&wanted[1..], true));
+            assert!(connection.ask_at.is_some_and(|at| at > Instant::now()));
+            connection.ask_at = Some(Instant::now());
+            connection.fire_timers().unwrap();
+            assert!(connection.answer_by.take().is_some(), "the broker has to answer in time");
+            let subscribe = &connection.session.out;
+            assert!(subscribe.len() == 9 && subscribe[5..8] == [0, 1, b'b'], "only the refused one: {subscribe:?}");
+            answer(&mut connection, &wanted, &[code]);
+        }
+        assert!(connection.refused.is_empty() && connection.ask_at.is_none() && connection.all_granted);
     }
 
     /// The answers to a broker that sends and does not read would grow without end.
