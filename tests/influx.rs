@@ -105,6 +105,12 @@ async fn the_error_for_times_in_seconds_suggests_the_precision() {
         let answer = write(&server, path, format!("cpu,deviceId=a value=1 {}", TS_NS / 1_000_000_000)).await;
         assert!(answer.status == 400 && answer.text().contains("add precision=s"), "{path}: {}", answer.text());
     }
+    for path in ALL {
+        let path = format!("{path}&precision=us");
+        let answer = write(&server, &path, format!("cpu,deviceId=a value=1 {}", TS_NS / 1_000_000_000)).await;
+        let hint = "(in another unit of time it would be 2024-04-20T13:50:00.000Z)";
+        assert!(answer.status == 400 && answer.text().contains(hint), "{path}: {}", answer.text());
+    }
 }
 
 #[tokio::test]

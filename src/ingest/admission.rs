@@ -217,6 +217,13 @@ impl<'r> Admission<'r> {
         Ok(())
     }
 
+    /// Learns that the times of lines over HTTP are not taken for nanoseconds.
+    ///
+    /// The hints about times in a wrong unit then name no parameter.
+    pub const fn set_other_unit(&mut self) {
+        self.window.set_other_unit();
+    }
+
     /// The rules that the readings must meet.
     #[must_use]
     pub const fn rules(&self) -> &'r Rules {

@@ -25,6 +25,8 @@ pub(super) struct Window {
     /// `None`: any time since year 0, but none of January 1970 that is plausible in a larger unit.
     earliest: Option<i64>,
     latest: i64,
+    /// Whether the times of lines over HTTP are taken for nanoseconds.
+    has_nanoseconds: bool,
 }
 
 impl Window {
@@ -34,11 +36,17 @@ impl Window {
             arrival: now_ms,
             earliest: max_age.map(|age| now_ms.saturating_sub(millis(age))),
             latest: now_ms.saturating_add(millis(max_future)),
+            has_nanoseconds: true,
         }
     }
 
     pub(super) const fn arrival_ms(&self) -> i64 {
         self.arrival
+    }
+
+    /// Learns that the times of lines are not taken for nanoseconds.
+    pub(super) const fn set_other_unit(&mut self) {
+        self.has_nanoseconds = false;
     }
 
     /// Sets how long the current datagram or message has waited since its arrival.
@@ -71,9 +79,8 @@ impl Window {
     /// Returns a hint if the number of a rejected instant would be plausible in another unit; otherwise an
     /// empty text.
     fn unit_hint(&self, ts_ms: i64, source: Source) -> String {
-        if source == Source::http(Format::LineProtocol) {
-            // Times are nanoseconds unless the parameter `precision` says otherwise. Their whole milliseconds
-            // are exact enough to recognize the unit.
+        if source == Source::http(Format::LineProtocol) && self.has_nanoseconds {
+            // The whole milliseconds of nanoseconds are exact enough to recognize the unit.
             let is_meant = |factor: i64| self.times(ts_ms, factor).is_some();
             if is_meant(1_000_000_000) {
                 return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
@@ -231,6 +238,15 @@ mod tests {
         ] {
             let taken_for_nanoseconds = unix_time / 1_000_000;
             assert!(detail(taken_for_nanoseconds).ends_with(hint), "{}", detail(taken_for_nanoseconds));
+        }
+        let mut window = Window::new(NOW_MS, Some(HOUR), TEN_MINUTES);
+        window.set_other_unit();
+        let detail_of_microseconds = |unix_time: i64| {
+            window.check(Some(unix_time / 1_000), Source::http(Format::LineProtocol)).unwrap_err().detail
+        };
+        for (unix_time, meant) in [(NOW_MS / 1_000, "13:50:00.000Z)"), (NOW_MS, "14:00:10.000Z)")] {
+            let detail = detail_of_microseconds(unix_time);
+            assert!(detail.ends_with(&format!(" (in another unit of time it would be 2026-04-20T{meant}")), "{detail}");
         }
         let seconds_as_milliseconds = NOW_MS * 1_000;
         assert!(detail(seconds_as_milliseconds).contains("(in another unit of time it would be 2026-04-20T14:00:10"));

@@ -75,6 +75,9 @@ async fn write_lines(
         Err(problem) => return version.failed(&problem),
     };
     let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
+        if precision != Precision::Nanoseconds {
+            admission.set_other_unit();
+        }
         let options = Options { precision, device: None, mapping: &app.formats.line_protocol };
         line_protocol::parse(bytes, &options, admission);
         Ok(())
