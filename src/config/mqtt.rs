@@ -203,13 +203,13 @@ impl Mqtt {
         Self { topics: self.topics.iter().map(MqttTopic::with_preset).collect(), ..self.clone() }
     }
 
-    /// Checks each broker, and that no two of them share a URL and a client ID.
+    /// Checks each broker, and that no two of them share a client ID.
     pub(super) fn check_all(brokers: &[Self]) -> Result<(), ConfigError> {
         for (place, broker) in brokers.iter().enumerate() {
             let whose = format!("(mqtt {}, {})", place + 1, broker.url);
-            let is_same = |other: &&Self| other.url == broker.url && other.client_id == broker.client_id;
-            if brokers[..place].iter().any(|other| is_same(&other)) {
-                let problem = format!("is that of another table with this broker, which takes the session {whose}");
+            if brokers[..place].iter().any(|other| other.client_id == broker.client_id) {
+                let problem =
+                    format!("is that of another table: metrics tell tables apart by it, give each its own {whose}");
                 return Err(ConfigError::invalid("mqtt.client_id", problem));
             }
             broker.check(&whose)?;
@@ -572,6 +572,19 @@ mod tests {
         ] {
             let problem = problem(keys).unwrap_or_default();
             assert!(problem.starts_with(expected), "{keys}: {problem}");
+        }
+    }
+
+    #[test]
+    fn two_tables_have_two_client_ids_also_at_different_brokers() {
+        let broker = |host: &str, client_id: &str| -> Mqtt {
+            let keys = format!("url = 'mqtt://{host}'\nclient_id = '{client_id}'\n[[topics]]\ntopic = 'a'");
+            toml::from_str(&keys).expect("TOML")
+        };
+        for host in ["one", "two"] {
+            let error = Mqtt::check_all(&[broker("one", "gw"), broker(host, "gw")]).expect_err(host).to_string();
+            assert!(error.starts_with("mqtt.client_id is that of another table"), "{error}");
+            assert!(Mqtt::check_all(&[broker("one", "gw"), broker(host, "gw-2")]).is_ok());
         }
     }
 
