@@ -363,11 +363,27 @@ impl MqttTopic {
             let problem = format!("must have {DEVICE_SEGMENT} in all templates of its list, or in none of them");
             return Err(("mqtt.topics.topic", problem));
         }
-        let Some(mapping) = self.mapping() else { return self.check_unmapped() };
-        if let Some(DevicePlace::Parameter(_)) = mapping.device {
-            return Err(("mqtt.topics.device", "is a parameter of a URL, and a topic has none".to_owned()));
+        let mapping = self.mapping();
+        let is_device_named = self.has_device() || mapping.as_ref().is_some_and(|mapping| mapping.device.is_some());
+        if !is_device_named && let Some(name) = self.similar_to_device() {
+            return Err(("mqtt.topics.topic", format!("has the level {{{name}}}: did you mean {DEVICE_SEGMENT}?")));
         }
-        mapping.check().map_err(|(key, problem)| (key_of_topic(key), problem))?;
+        let Some(mapping) = mapping else { return self.check_unmapped() };
+        match mapping.device {
+            Some(DevicePlace::Parameter(_)) => {
+                return Err(("mqtt.topics.device", "is a parameter of a URL, and a topic has none".to_owned()));
+            }
+            Some(_) if self.has_device() => {
+                return Err(("mqtt.topics.device", format!("is set, but the topic has {DEVICE_SEGMENT}")));
+            }
+            None if !self.has_device() => {
+                let ways = format!("set its path in the payload, or put the level {DEVICE_SEGMENT} into the topic");
+                return Err(("mqtt.topics.device", format!("is missing: {ways}")));
+            }
+            _ => {}
+        }
+        let checked = mapping.check();
+        checked.map_err(|(key, problem)| (key_of_topic(key), problem.replace("webhook.", "mqtt.topics.")))?;
         for template in templates {
             let taken =
                 template.names(true).find(|name| mapping.label_paths().iter().any(|path| path.name() == Some(name)));
@@ -381,6 +397,14 @@ impl MqttTopic {
             }
         }
         Ok(())
+    }
+
+    /// The name of a level that is metadata, but may be meant as `{deviceId}`: `deviceID`, `device`.
+    fn similar_to_device(&self) -> Option<&str> {
+        self.templates().iter().flat_map(|template| template.names(false)).find(|name| {
+            let letters: String = name.chars().filter(char::is_ascii_alphabetic).collect();
+            ["deviceid", "device", "id"].iter().any(|similar| letters.eq_ignore_ascii_case(similar))
+        })
     }
 
     /// Checks topics without a mapping: the keys of a mapping must not be set.
@@ -558,8 +582,14 @@ mod tests {
             ("[[topics]]\ntopic = 'a/#'\n[[topics]]\ntopic = 'a/b'", "mqtt.topics.topic a/b has topics of a/# too"),
             ("[[topics]]\ntopic = 'a/{site}'", "mqtt.topics.topic a/{site} names more than"),
             ("[[topics]]\ntopic = 'a/#'\ntime = 'ts'", "mqtt.topics.time is set without mqtt.topics.metrics"),
-            ("[[topics]]\ntopic = 'a/#'\nmetrics = '*'", "mqtt.topics.device is missing"),
-            ("[[topics]]\ntopic = 'a/{deviceId}'\ndevice = 'd'", "mqtt.topics.device is set"),
+            ("[[topics]]\ntopic = 'a/#'\nmetrics = '*'", "mqtt.topics.device is missing: set its path in the payload"),
+            ("[[topics]]\ntopic = 'a/{deviceID}/{metric}'", "mqtt.topics.topic has the level {deviceID}: did you mean"),
+            ("[[topics]]\ntopic = '{device}'\nmetrics = '*'", "mqtt.topics.topic has the level {device}: did you mean"),
+            ("[[topics]]\ntopic = 'a/{deviceId}'\ndevice = 'd'", "mqtt.topics.device is set, but the topic has {dev"),
+            (
+                "[[topics]]\ntopic = 'a/{deviceId}'\ntime = 't[*].x'\nmetrics = 'b'",
+                "mqtt.topics.time is t[*].x, but mqtt.topics.metrics has no [*]",
+            ),
             ("[[topics]]\ntopic = 'a'\nmetrics = '*'\ndevice = '?d'", "mqtt.topics.device is a parameter"),
             ("[[topics]]\ntopic = '{deviceId}/{a}'\nmetadata = 'a'", "mqtt.topics.metadata has the name \"a\""),
             (

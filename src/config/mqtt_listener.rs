@@ -55,8 +55,10 @@ impl MqttListener {
         if self.listen == Listen::Off && self.topics.is_empty() {
             return Ok(());
         }
-        check_topics(&self.topics)
-            .map_err(|(key, problem)| ConfigError::invalid(key.replacen("mqtt.", "mqtt_listener.", 1), problem))?;
+        check_topics(&self.topics).map_err(|(key, problem)| {
+            let problem = problem.replace("mqtt.topics", "mqtt_listener.topics");
+            ConfigError::invalid(key.replacen("mqtt.", "mqtt_listener.", 1), problem)
+        })?;
         if self.topics.iter().any(|topic| topic.qos.is_some()) {
             let problem = "is for subscriptions: a device chooses the quality of service of each message; remove it";
             return Err(ConfigError::invalid("mqtt_listener.topics.qos", problem));
@@ -90,7 +92,10 @@ mod tests {
             ("[[topics]]\ntopic = 'a'\nqos = 1", "mqtt_listener.topics.qos is for subscriptions"),
             ("[[topics]]\ntopic = '$share/g/a'", "mqtt_listener.topics.topic $share/g/a is a shared"),
             ("[[topics]]\ntopic = 'a/#'\n[[topics]]\ntopic = 'a/b'", "mqtt_listener.topics.topic a/b has topics of"),
-            ("[[topics]]\ntopic = 'a/#'\ntime = 'ts'", "mqtt_listener.topics.time is set"),
+            (
+                "[[topics]]\ntopic = 'a/#'\ntime = 'ts'",
+                "mqtt_listener.topics.time is set without mqtt_listener.topics.metrics",
+            ),
             ("[[topics]]\ntopic = 'a/#'\nconstants = { a = 1 }", "mqtt_listener.topics.constants is set"),
             ("max_packet_bytes = '1B'", "mqtt_listener.max_packet_bytes is 1B"),
         ] {
