@@ -80,8 +80,8 @@ mod tests {
             ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
             ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
         ] {
-            for minutes in [15, 30, 60, 120, 180, 360, 1_440] {
-                for offset in [0, 15, 30, 60, 90, 120].into_iter().filter(|offset| *offset < minutes) {
+            for minutes in [30, 60, 120, 360, 1_440] {
+                for offset in [0, 30, 60, 90].into_iter().filter(|offset| *offset < minutes) {
                     let zone = zone::find(name);
                     let windows = Windows { every_ns: minutes * MINUTE, offset_ns: offset * MINUTE, zone };
                     compare(&windows, ns(change), &format!("{name}, {change}: time({minutes}m, {offset}m)"));
@@ -99,7 +99,7 @@ mod tests {
         let by = zone::offset_ns(zone, change) - zone::offset_ns(zone, change - 1);
         assert_ne!(by, 0, "{name}");
         let (mut latest, mut start): (Option<i64>, Option<i64>) = (None, None);
-        for at in (change - 3 * DAY..change + 3 * DAY).step_by(QUARTER as usize) {
+        for at in (change - 2 * DAY..change + 2 * DAY).step_by(QUARTER as usize) {
             let shown = at + zone::offset_ns(zone, at) - windows.offset_ns;
             let nth = shown.div_euclid(windows.every_ns);
             let begins = match latest {
