@@ -27,6 +27,9 @@ pub(super) const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most filters in one packet: some brokers take no more.
 const MAX_FILTERS: usize = 8;
 
+/// The most characters of a text of the broker in an error.
+const TEXT_MAX_CHARS: usize = 100;
+
 /// The state of the protocol on one connection.
 pub(super) struct Session {
     version: Version,
@@ -276,7 +279,10 @@ impl Session {
             Packet::V5_0Connack(connack) => received.push(match connack.reason_code() {
                 ConnectReasonCode::Success => Received::Connected { has_session: connack.session_present() },
                 ConnectReasonCode::UnsupportedProtocolVersion => Received::Ended(MqttError::Version),
-                code => Received::Ended(MqttError::Broker(format!("refuses the connection: {code:?}"))),
+                code => {
+                    let why = explained(&code, connack.props());
+                    Received::Ended(MqttError::Broker(format!("refuses the connection: {why}")))
+                }
             }),
             Packet::V3_1_1Connack(connack) => received.push(match connack.return_code() {
                 ConnectReturnCode::Accepted => Received::Connected { has_session: connack.session_present() },
@@ -308,10 +314,14 @@ impl Session {
                 let events = pubcomp.map(|packet| self.connection.checked_send(packet));
                 self.handle(events.unwrap_or_default(), received);
             }
-            Packet::V5_0Disconnect(disconnect) => received.push(Received::Ended(match disconnect.reason_code() {
-                Some(DisconnectReasonCode::SessionTakenOver) => MqttError::TakenOver,
-                code => MqttError::Broker(format!("ended the connection: {code:?}")),
-            })),
+            Packet::V5_0Disconnect(disconnect) => {
+                let code = disconnect.reason_code().unwrap_or(DisconnectReasonCode::NormalDisconnection);
+                let why = explained(&code, disconnect.props().as_deref().unwrap_or_default());
+                received.push(Received::Ended(match code {
+                    DisconnectReasonCode::SessionTakenOver => MqttError::TakenOver,
+                    _ => MqttError::Broker(format!("ended the connection: {why}")),
+                }));
+            }
             _ => {}
         }
     }
@@ -327,9 +337,58 @@ impl Session {
     }
 }
 
+/// A reason code of the broker, with its reason in words and the server that it names.
+///
+/// Both texts are in quotes, and cut after `TEXT_MAX_CHARS`.
+fn explained(code: &dyn std::fmt::Debug, properties: &[Property]) -> String {
+    let mut explained = format!("{code:?}");
+    for property in properties {
+        let (what, text) = match property {
+            Property::ReasonString(reason) => ("it says", reason.val()),
+            Property::ServerReference(server) => ("it names the server", server.val()),
+            _ => continue,
+        };
+        let shown: String = text.chars().take(TEXT_MAX_CHARS).collect();
+        explained = format!("{explained}; {what} {shown:?}");
+    }
+    explained
+}
+
 /// The library cannot make a packet of this client from the checked configuration.
 impl From<PacketError> for MqttError {
     fn from(error: PacketError) -> Self {
         Self::Protocol(format!("a packet to the broker cannot be made: {error:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of a connection that a packet of the broker causes, behind these.
+    fn end_by(before: &[u8], packet: &[u8]) -> String {
+        let broker: config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
+        let mut session = Session::open(&broker, "c", true, false).unwrap();
+        session.receive(before);
+        let received = session.receive(packet);
+        let [Received::Ended(error)] = &received[..] else { panic!("{received:?}") };
+        error.to_string()
+    }
+
+    #[test]
+    fn the_reasons_of_a_broker_are_in_errors_in_quotes_and_cut() {
+        let properties = [&[0x1f, 0, 6][..], b"moved\n", &[0x1c, 0, 2], b"b2"].concat();
+        assert_eq!(
+            end_by(&[], &[&[0x20, 17, 0, 0x9c, 14][..], &properties].concat()),
+            "the broker refuses the connection: UseAnotherServer; it says \"moved\\n\"; it names the server \"b2\""
+        );
+        let connack = [0x20, 3, 0, 0, 0];
+        let long = [&[0xe0, 0x83, 1, 0x8b, 0x80, 1, 0x1f, 0, 125][..], &[b'x'; 125]].concat();
+        let shown = "x".repeat(TEXT_MAX_CHARS);
+        assert_eq!(
+            end_by(&connack, &long),
+            format!("the broker ended the connection: ServerShuttingDown; it says \"{shown}\"")
+        );
+        assert_eq!(end_by(&connack, &[0xe0, 0]), "the broker ended the connection: NormalDisconnection");
     }
 }
