@@ -214,6 +214,26 @@ async fn a_lost_session_is_counted_and_subscribed_again() {
     assert_eq!(readings(&server, "a").await.len(), 1);
 }
 
+#[tokio::test]
+async fn a_broker_that_keeps_the_session_for_a_shorter_time_is_named_once() {
+    let broker = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = broker.local_addr().expect("it listens");
+    let keys = format!("url = 'mqtt://{address}'\nclient_id = '{CLIENT}'\nversion = '5'\nkeep_alive = '18h'\n");
+    let server = Server::start(Setup::sqlite().mqtt(&format!("{keys}{TOPICS}"))).await;
+    for _ in 0..2 {
+        let (mut client, _) = broker.accept().await.expect("the client connects");
+        assert_eq!(packet(&mut client).await[0], 0x10, "CONNECT");
+        client.write_all(&[0x20, 8, 0, 0, 5, 0x11, 0, 0, 0, 60]).await.expect("the client reads");
+        let subscribe = packet(&mut client).await;
+        assert_eq!(subscribe[0], 0x82, "SUBSCRIBE to both topics");
+        client.write_all(&[0x90, 5, subscribe[2], subscribe[3], 0, 1, 1]).await.expect("the client reads");
+        connected(&server).await;
+    }
+    let warning = "keeps the session for a shorter time than mqtt.session_expiry";
+    let log = server.logged(warning).await;
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+}
+
 /// The next ping is due long before the answer to a ping is overdue.
 #[tokio::test]
 async fn a_broker_that_hangs_is_noticed_although_pings_are_frequent() {

@@ -53,6 +53,13 @@ pub(super) struct Client {
     counters: Counters,
 }
 
+/// The session at the broker, as the last connection left it.
+struct Past {
+    had_session: bool,
+    /// The expiry that the broker sets for the session, if it is shorter than `mqtt.session_expiry`.
+    shorter_expiry: Option<Duration>,
+}
+
 /// The metrics of one client.
 struct Counters {
     connected: Gauge,
@@ -112,14 +119,14 @@ impl Client {
     pub(super) async fn run(self) {
         let (mut reconnect, mut failures) = (Reconnect::new(), 0_u64);
         let mut is_v5 = self.options.broker.version != MqttVersion::V3;
-        let mut had_session = self.subscriptions.exists();
+        let mut past = Past { had_session: self.subscriptions.exists(), shorter_expiry: None };
         while !self.shutdown.is_cancelled() {
             let began = Instant::now();
             let (mut was_accepted, mut waiting) = (false, Queue::default());
             let result = tokio::select! {
                 opened = self.options.connector.connect() => match opened {
                     Ok(stream) => {
-                        self.serve(stream, is_v5, &mut waiting, &mut had_session, &mut was_accepted).await
+                        self.serve(stream, is_v5, &mut waiting, &mut past, &mut was_accepted).await
                     }
                     Err(error) => Err(error),
                 },
@@ -175,7 +182,7 @@ impl Client {
         stream: Box<dyn Stream>,
         is_v5: bool,
         waiting: &mut Queue,
-        had_session: &mut bool,
+        past: &mut Past,
         was_accepted: &mut bool,
     ) -> Result<(), MqttError> {
         let session = Session::open(&self.options.broker, &self.options.broker.client_id, is_v5, false)?;
@@ -204,9 +211,10 @@ impl Client {
                 Turn::Read(bytes) => {
                     for received in connection.session.receive(&buffer[..bytes]) {
                         match received {
-                            Received::Connected { has_session } => {
+                            Received::Connected { has_session, session_expiry } => {
                                 *was_accepted = true;
-                                self.connected(&mut connection.session, has_session, had_session).await?;
+                                self.note_expiry(session_expiry, past);
+                                self.connected(&mut connection.session, has_session, &mut past.had_session).await?;
                             }
                             Received::Granted(answers) => self.granted(answers, &mut connection).await,
                             Received::Message(message) => self.take(message, waiting),
@@ -285,6 +293,27 @@ impl Client {
             tracing::info!(broker, client_id, filter, "ending a subscription that the configuration no longer has");
         }
         session.subscribe(&wanted, &surplus)
+    }
+
+    /// Warns of a session that the broker keeps for a shorter time than the client asks for.
+    ///
+    /// It does not repeat a warning until the broker sets another time.
+    fn note_expiry(&self, session_expiry: Option<Duration>, past: &mut Past) {
+        let asked = self.options.broker.session_expiry;
+        let shorter_expiry = session_expiry.filter(|expiry| expiry.as_secs() < asked.as_duration().as_secs());
+        if let Some(expiry) = shorter_expiry
+            && past.shorter_expiry != shorter_expiry
+        {
+            tracing::warn!(
+                broker = self.options.connector.url(),
+                client_id = &*self.name,
+                expiry_seconds = expiry.as_secs(),
+                %asked,
+                "the MQTT broker keeps the session for a shorter time than mqtt.session_expiry: messages of a longer \
+                 absence are lost; raise the broker's limit"
+            );
+        }
+        past.shorter_expiry = shorter_expiry;
     }
 
     fn wanted(&self) -> Vec<(String, u8)> {

@@ -55,7 +55,7 @@ pub fn mqtt(bytes: &[u8]) {
     let is_v5 = first & 1 == 1;
     let mut session = Session::open(&OPTIONS.broker, "fuzz", is_v5, false).expect("a first packet");
     let connack: &[u8] = if is_v5 { &[0x20, 3, 0, 0, 0] } else { &[0x20, 2, 0, 0] };
-    assert!(matches!(session.receive(connack)[..], [Received::Connected { has_session: false }]));
+    assert!(matches!(session.receive(connack)[..], [Received::Connected { has_session: false, session_expiry: None }]));
     let half = bytes.len() / 2;
     for part in [&bytes[..half], &bytes[half..]] {
         for received in session.receive(part) {

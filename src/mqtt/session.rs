@@ -51,6 +51,8 @@ pub(super) enum Received {
     Connected {
         /// Whether the broker has kept the session of this client.
         has_session: bool,
+        /// How long the broker keeps the session of the absent client. `None`: as long as it was asked to.
+        session_expiry: Option<Duration>,
     },
     /// Answers to subscriptions: each filter with its quality of service or refusal.
     Granted(Vec<(String, Result<u8, String>)>),
@@ -277,7 +279,13 @@ impl Session {
     fn packet(&mut self, packet: Packet, received: &mut Vec<Received>) {
         match packet {
             Packet::V5_0Connack(connack) => received.push(match connack.reason_code() {
-                ConnectReasonCode::Success => Received::Connected { has_session: connack.session_present() },
+                ConnectReasonCode::Success => Received::Connected {
+                    has_session: connack.session_present(),
+                    session_expiry: connack.props().iter().find_map(|property| match property {
+                        Property::SessionExpiryInterval(expiry) => Some(Duration::from_secs(expiry.val().into())),
+                        _ => None,
+                    }),
+                },
                 ConnectReasonCode::UnsupportedProtocolVersion => Received::Ended(MqttError::Version),
                 code => {
                     let why = explained(&code, connack.props());
@@ -285,7 +293,9 @@ impl Session {
                 }
             }),
             Packet::V3_1_1Connack(connack) => received.push(match connack.return_code() {
-                ConnectReturnCode::Accepted => Received::Connected { has_session: connack.session_present() },
+                ConnectReturnCode::Accepted => {
+                    Received::Connected { has_session: connack.session_present(), session_expiry: None }
+                }
                 code => Received::Ended(MqttError::Broker(format!("refuses the connection: {code:?}"))),
             }),
             Packet::V5_0Suback(suback) => {
@@ -365,7 +375,7 @@ impl From<PacketError> for MqttError {
 mod tests {
     use super::*;
 
-    /// The end of a connection that a packet of the broker causes, behind these.
+    /// The end of a connection that a packet of the broker causes after the bytes `before`.
     fn end_by(before: &[u8], packet: &[u8]) -> String {
         let broker: config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
         let mut session = Session::open(&broker, "c", true, false).unwrap();
