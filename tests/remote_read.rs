@@ -406,7 +406,7 @@ async fn series_beyond_the_index_are_found(server: &Server, is_stored: bool) {
     }
     let queries = vec![query((0, i64::MAX), vec![matcher(0, "__name__", "pod_cpu")])];
     let refused = post(server, None, &ReadRequest { queries, accepted_response_types: vec![] }).await;
-    assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("too_many_points")), "{}", refused.text());
+    assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("invalid_remote_read")), "{}", refused.text());
 }
 
 /// Remote read, and InfluxQL as CSV, have no place for a note on missing readings.

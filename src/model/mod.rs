@@ -1,7 +1,7 @@
 //! The types of the domain: devices, metrics, hours, stats, and the contents of a bucket.
 //!
-//! Everything here is pure: no I/O, no clock, no knowledge of any format or store. The other rooms exchange
-//! readings in these types.
+//! Everything here is pure: no I/O, no clock, no knowledge of any store, and of formats only the names that
+//! Prometheus allows. The other rooms exchange readings in these types.
 
 mod contents;
 mod deletion;

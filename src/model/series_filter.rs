@@ -10,8 +10,8 @@ use super::series::{self, SeriesError};
 
 /// Selects series of a device. Cheap to clone.
 ///
-/// A series matches if it has one of the wanted names or texts (if there are any), and, for each wanted label
-/// key, one of the wanted values of this key.
+/// A series matches if it has one of the wanted names or texts (if there are any), for each wanted label key
+/// one of the wanted values of this key, and one of the wanted names of Prometheus (if there are any).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SeriesFilter {
