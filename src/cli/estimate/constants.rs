@@ -52,8 +52,6 @@ pub(super) struct Service {
     pub(super) base_bytes: f64,
     pub(super) bytes_per_known_device: f64,
     pub(super) bytes_per_connection: f64,
-    /// The bytes of a connection on which a client has sent as much of a head as the server takes.
-    pub(super) bytes_per_full_connection: f64,
     pub(super) bytes_per_pending_bucket: f64,
     pub(super) bytes_per_pending_reading: f64,
     pub(super) bytes_per_pending_further_value: f64,

@@ -9,7 +9,7 @@ use tidegauge::config::{Config, Period};
 
 use super::constants::{Constants, Stored};
 use super::fleet::{Fleet, Layout};
-use super::settings::{MAX_CONNECTIONS, Settings, max_connections, with_room};
+use super::settings::{MAX_CONNECTIONS, Settings, with_room};
 
 const HOUR: f64 = 3_600.0;
 const DAY: f64 = 86_400.0;
@@ -69,8 +69,7 @@ pub(super) struct Estimate {
     pub(super) service_memory_full_bytes: f64,
     /// The memory of one instance at its limits.
     ///
-    /// Pending is full, request bodies and queries take all that they may, and all connections are open, each
-    /// with a full head.
+    /// Pending is full, and request bodies and queries take all that they may.
     pub(super) instance_memory_max_bytes: f64,
     #[serde(flatten)]
     pub(super) settings: Settings,
@@ -88,18 +87,13 @@ pub(super) struct Estimate {
     pub(super) first_limit_use: f64,
 }
 
-/// The memory of the service, in three parts.
-#[derive(Clone, Copy)]
-pub(super) struct Memory {
+/// The memory of the service, in two parts.
+struct Memory {
     /// Pending readings.
-    pub(super) pending: Rate,
-    /// The connections that senders keep open.
-    connections: f64,
+    pending: Rate,
     other: f64,
-    /// Whether a node has too little memory for the default limits.
-    pub(super) is_on_small_node: bool,
-    /// The factor that makes the default limits of bytes fit into a small node; 1 on a large node.
-    pub(super) share_of_limits: f64,
+    /// The factor that makes the default limits fit into a node; 1 for a large node.
+    share_of_limits: f64,
 }
 
 /// A figure at the mean load and at the peak.
@@ -193,8 +187,8 @@ impl Estimate {
         estimate.add_storage(fleet, &load, stored);
         estimate.add_writing(fleet, &load, stored, constants);
         let memory = estimate.add_service(fleet, &load, constants);
-        estimate.add_nodes(fleet, &load, &memory, constants);
-        estimate.add_settings(fleet, &load, memory, constants);
+        estimate.add_nodes(fleet, constants);
+        estimate.add_settings(&load, &memory);
         estimate
     }
 
@@ -290,15 +284,14 @@ impl Estimate {
             |factor: f64| open_buckets * (service.bytes_per_pending_bucket + (gathered * factor).max(1.0) * of_reading);
         let memory = Memory {
             pending: Rate { average: pending(1.0), peak: pending(fleet.peak) },
-            connections: load.connections * service.bytes_per_connection,
-            other: service.base_bytes + load.devices * service.bytes_per_known_device,
-            is_on_small_node: false,
+            other: service.base_bytes
+                + load.devices * service.bytes_per_known_device
+                + load.connections * service.bytes_per_connection,
             share_of_limits: 1.0,
         };
-        let memory = memory.of_instances(1.0, fleet, load, constants);
-        let without_pending = memory.other + memory.connections;
-        self.service_memory_bytes = memory.pending.map(|pending| pending + without_pending);
-        self.service_memory_full_bytes = without_pending + memory.full(1.0);
+        let memory = Memory { share_of_limits: memory.share_of_limits_in(fleet, constants), ..memory };
+        self.service_memory_bytes = memory.pending.map(|pending| pending + memory.other);
+        self.service_memory_full_bytes = memory.other + memory.full(1.0);
 
         let tenfolds = (load.devices / 1_000.0).log10().max(0.0);
         let cpu_us = service.cpu_us_per_reading
@@ -315,15 +308,14 @@ impl Estimate {
     }
 
     /// Compares the needs with one node, and counts nodes.
-    fn add_nodes(&mut self, fleet: &Fleet, load: &Load, memory_of_fleet: &Memory, constants: &Constants) {
+    fn add_nodes(&mut self, fleet: &Fleet, constants: &Constants) {
         let node = &constants.node;
         let of = fleet.node();
         let (cores, memory, disk) = (f64::from(of.cores), of.memory.0 as f64, of.disk.0 as f64);
-        let memory_of_service = memory_for_service(fleet, constants);
+        let memory_of_service = memory * node.memory_share_of_service(fleet.layout());
         let of_service = [
             ("processor of tidegauge, at the peak", self.service_cores.peak / (cores * node.cpu_share_of_service)),
             ("memory of tidegauge, with pending full", self.service_memory_full_bytes / memory_of_service),
-            ("memory of tidegauge, all of its limits reached", memory_of_fleet.use_at_limits(fleet, load, constants)),
             ("connections of tidegauge", with_room(self.connections) / MAX_CONNECTIONS),
         ];
         let of_store = [
@@ -345,13 +337,13 @@ impl Estimate {
     }
 
     /// Adds the settings of each instance, and the memory that it needs with them.
-    fn add_settings(&mut self, fleet: &Fleet, load: &Load, memory: Memory, constants: &Constants) {
-        let memory = memory.of_instances(self.instances, fleet, load, constants);
-        self.settings = Settings::of(load, memory, self.instances, self.log_bytes.peak);
-        let without_connections = memory.other + memory.full(self.instances);
-        self.service_memory_full_bytes = without_connections + memory.connections;
-        let of_connections = self.settings.http_max_connections * constants.service.bytes_per_full_connection;
-        self.instance_memory_max_bytes = without_connections / self.instances + of_connections + memory.in_flight();
+    fn add_settings(&mut self, load: &Load, memory: &Memory) {
+        let Config { http, query, .. } = Config::default();
+        self.settings =
+            Settings::of(load, self.instances, self.log_bytes.peak, memory.pending.peak, memory.share_of_limits);
+        self.service_memory_full_bytes = memory.other + memory.full(self.instances);
+        let in_flight = (http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64 * memory.share_of_limits;
+        self.instance_memory_max_bytes = self.service_memory_full_bytes / self.instances + in_flight;
     }
 }
 
@@ -365,61 +357,15 @@ impl Memory {
         with_room(self.pending.peak).max(instances * limit)
     }
 
-    /// This memory with the limits of each of so many instances, which fit into the memory of a node.
+    /// The factor that makes the default limits fit into the memory of one node.
     ///
-    /// They are computed for the case that all limits are reached at once. A large node has the defaults.
-    fn of_instances(self, instances: f64, fleet: &Fleet, load: &Load, constants: &Constants) -> Self {
-        let limits = limits_of_bytes();
-        let connections = Config::default().http.max_connections as f64;
-        let service = &constants.service;
-        let of_defaults = service.base_bytes + connections * service.bytes_per_full_connection + limits;
-        if of_defaults <= fleet.node().memory.0 as f64 {
-            return self;
-        }
-        let small = Self { is_on_small_node: true, ..self };
-        let room = memory_for_service(fleet, constants) - small.with_full_heads(instances, load, constants);
-        Self { share_of_limits: (room / limits).clamp(least_share_of_limits(), 1.0), ..small }
+    /// It is computed for the case that all limits are reached at once, and is 1 in a large node.
+    fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
+        let Config { http, query, pending, .. } = Config::default();
+        let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;
+        let memory = fleet.node().memory.0 as f64;
+        let room = memory * constants.node.memory_share_of_service(fleet.layout()) - self.other;
+        let is_small = self.other + limits > memory && room > 0.0;
+        if is_small { (room / limits).min(1.0) } else { 1.0 }
     }
-
-    /// The memory of an instance without pending, bodies and queries, if each connection has a full head.
-    fn with_full_heads(&self, instances: f64, load: &Load, constants: &Constants) -> f64 {
-        let connections = max_connections(load.connections / instances, self.is_on_small_node);
-        self.other / instances + connections * constants.service.bytes_per_full_connection
-    }
-
-    /// The memory for bodies and queries of an instance.
-    fn in_flight(&self) -> f64 {
-        let Config { http, query, .. } = Config::default();
-        (http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64 * self.share_of_limits
-    }
-
-    /// The memory of the fleet at the limits, divided by what a node has for it.
-    fn use_at_limits(&self, fleet: &Fleet, load: &Load, constants: &Constants) -> f64 {
-        let with_full_heads = self.with_full_heads(1.0, load, constants);
-        if self.is_on_small_node {
-            let least = limits_of_bytes() * least_share_of_limits();
-            return (with_full_heads + least) / memory_for_service(fleet, constants);
-        }
-        // Each instance has bodies and queries of its own.
-        (with_full_heads + self.full(1.0)) / (fleet.node().memory.0 as f64 - self.in_flight())
-    }
-}
-
-/// The memory of a node that tidegauge may use.
-fn memory_for_service(fleet: &Fleet, constants: &Constants) -> f64 {
-    fleet.node().memory.0 as f64 * constants.node.memory_share_of_service(fleet.layout())
-}
-
-/// The default limits of pending, of bodies and of queries, added up.
-fn limits_of_bytes() -> f64 {
-    let Config { http, query, pending, .. } = Config::default();
-    (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64
-}
-
-/// The smallest part of the default limits.
-///
-/// With less, `http.max_bytes_in_flight` would be below `http.max_body_bytes`.
-fn least_share_of_limits() -> f64 {
-    let http = Config::default().http;
-    http.max_body_bytes.0 as f64 / http.max_bytes_in_flight.0 as f64
 }

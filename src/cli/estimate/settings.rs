@@ -3,16 +3,13 @@
 use serde::Serialize;
 use tidegauge::config::{Bytes, Config, Limits};
 
-use super::model::{Load, Memory};
+use super::model::Load;
 
 /// The share of each limit that the fleet uses at its peak.
 ///
 /// The service flushes early when the log or pending is above three quarters of its limit. The other limits
 /// leave the same share free, for devices that reconnect.
 const USABLE_SHARE: f64 = 0.75;
-
-/// The fewest connections to allow on a small node: queries and other clients need some too.
-const SMALL_CONNECTIONS: f64 = 100.0;
 
 /// The largest values that the configuration takes.
 const MAX_PENDING_BYTES: f64 = (1_u64 << 40) as f64;
@@ -34,8 +31,6 @@ pub(super) struct Settings {
     pub(super) http_max_bytes_in_flight: f64,
     pub(super) query_max_bytes_in_flight: f64,
     /// Enough for the connections that senders keep open.
-    ///
-    /// It is at least the default, except on a small node.
     pub(super) http_max_connections: f64,
     pub(super) limits_known_devices: f64,
     /// Enough for all devices to be new at once: the burst of this limit admits them.
@@ -55,28 +50,22 @@ pub(super) fn with_room(used: f64) -> f64 {
     used / USABLE_SHARE
 }
 
-/// The limit to set for clients that keep `open` connections.
-pub(super) fn max_connections(open: f64, is_small_node: bool) -> f64 {
-    let least = if is_small_node { SMALL_CONNECTIONS } else { Config::default().http.max_connections as f64 };
-    with_room(open).max(least)
-}
-
 impl Settings {
     /// The values for each of the `instances` that share a fleet.
-    pub(super) fn of(load: &Load, memory: Memory, instances: f64, log_bytes: f64) -> Self {
+    ///
+    /// `share_of_limits` is the part of the default limits that a node has memory for.
+    pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64, share_of_limits: f64) -> Self {
         let devices = load.devices / instances;
         let Config { pending, http, query, .. } = Config::default();
-        let share_of_limits = memory.share_of_limits;
         let share_of = |limit: Bytes| limit.0 as f64 * share_of_limits;
-        let gathered = with_room(memory.pending.peak / instances).min(MAX_PENDING_BYTES);
+        let gathered = with_room(pending_bytes / instances).min(MAX_PENDING_BYTES);
         let burst_minutes = Limits::NEW_DEVICES_BURST.as_secs_f64() / 60.0;
         Self {
             log_max_bytes: with_room(log_bytes / instances),
             pending_max_bytes: if share_of_limits < 1.0 { gathered.max(share_of(pending.max_bytes)) } else { gathered },
             http_max_bytes_in_flight: share_of(http.max_bytes_in_flight),
             query_max_bytes_in_flight: share_of(query.max_bytes_in_flight),
-            http_max_connections: max_connections(load.connections / instances, memory.is_on_small_node)
-                .min(MAX_CONNECTIONS),
+            http_max_connections: with_room(load.connections / instances).min(MAX_CONNECTIONS),
             limits_known_devices: devices.min(MAX_KNOWN_DEVICES),
             limits_new_devices_per_minute: (devices / burst_minutes).min(MAX_RATE),
         }
@@ -94,9 +83,6 @@ impl Settings {
         let number = |key, needed: f64, default: f64, reason| {
             (needed > default).then(|| Setting { key, value: rounded_up(needed).to_string(), reason })
         };
-        let connections = self.http_max_connections;
-        let fewer_connections =
-            || Setting { key: "http.max_connections", value: connections.floor().to_string(), reason: SMALL };
         [
             size("log.max_bytes", self.log_max_bytes, log.max_bytes, "an hour without the store, at the peak"),
             size("pending.max_bytes", self.pending_max_bytes, pending.max_bytes, "what gathers for flush.max_age")
@@ -105,11 +91,10 @@ impl Settings {
             smaller("query.max_bytes_in_flight", self.query_max_bytes_in_flight),
             number(
                 "http.max_connections",
-                connections,
+                self.http_max_connections,
                 http.max_connections as f64,
                 "senders keep theirs open for http.header_timeout; more get 503",
-            )
-            .or_else(|| (connections < http.max_connections as f64).then(fewer_connections)),
+            ),
             number(
                 "limits.known_devices",
                 self.limits_known_devices,
