@@ -124,10 +124,12 @@ async fn a_data_folder_that_cannot_be_written_is_found() {
     let there = check_with(&setup, &data, without_rights()).await;
     let missing = check_with(&setup, &data.join("missing"), without_rights()).await;
     fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("our folder");
-    for (found, part) in [(&there, "configuration"), (&there, "sqlite-file"), (&missing, "configuration")] {
-        let mend = found.has("error", part, "cannot be written: ");
+    for part in ["configuration", "sqlite-file"] {
+        let mend = there.has("error", part, "cannot be written: ");
         assert!(mend.contains("as the user of the service"), "{mend}");
     }
+    let mend = missing.has("warning", "configuration", "; this user cannot create it: ");
+    assert!(mend.contains("--data-dir"), "{mend}");
 }
 
 #[tokio::test]

@@ -195,16 +195,18 @@ fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
 /// A missing one is a warning: mostly, a flag was forgotten.
 fn data_folder(config: &Config) -> Option<Finding> {
     let folder = &config.server.data_dir;
-    if let Err(error) = data_dir::expect_writable(folder) {
-        let found = format!("the data folder {} cannot be written: {error}", folder.display());
-        return Some(Finding::error(CONFIGURATION, found, UNWRITABLE));
-    }
-    matches!(folder.try_exists(), Ok(false)).then(|| {
-        Finding::warning(
+    let refused = data_dir::expect_writable(folder).err();
+    if matches!(folder.try_exists(), Ok(false)) {
+        let refused = refused.map_or_else(String::new, |error| format!("; this user cannot create it: {error}"));
+        return Some(Finding::warning(
             CONFIGURATION,
-            format!("there is no data folder {}: the first start creates it", folder.display()),
+            format!("there is no data folder {}: the first start creates it{refused}", folder.display()),
             "if the service has been started, name its folder with --data-dir or --config",
-        )
+        ));
+    }
+    refused.map(|error| {
+        let found = format!("the data folder {} cannot be written: {error}", folder.display());
+        Finding::error(CONFIGURATION, found, UNWRITABLE)
     })
 }
 
