@@ -317,6 +317,24 @@ async fn a_database_without_collections_and_a_folder_that_no_service_has_used_ar
     assert!(refused.code == Some(64) && refused.stderr.contains("no service has used the data folder"), "{refused:?}");
 }
 
+/// Such as after a restore of the readings only.
+#[tokio::test]
+async fn a_database_with_nothing_but_readings_is_not_called_missing() {
+    let database = Database::new();
+    let old = Setup::mongodb(&database);
+    let mut server = Server::start(old.clone()).await;
+    send(&server, add(&mut Model::default(), "a", [(START_MS, 1.0)].into_iter())).await;
+    server.settled().await;
+    server.start_again_after_stop(Setup::sqlite()).await;
+    for name in ["devices", "rollups"] {
+        database.handle().await.collection::<Document>(name).drop().await.expect("dropped");
+    }
+    let files = Files::of(&server);
+    let refused = run_move(&files.args(&old, &Setup::sqlite(), ["mongodb", "sqlite"])).await;
+    let says = "the device index of the old store lacks devices; first run: tidegauge check --rebuild-device-index";
+    assert!(refused.code == Some(1) && refused.stderr.contains(says), "{refused:?}");
+}
+
 #[tokio::test]
 async fn a_move_of_a_store_into_itself_is_refused() {
     let server = Server::start(Setup::sqlite()).await;

@@ -69,10 +69,13 @@ fn check_file(file: &Path) -> anyhow::Result<()> {
 
 /// Refuses a database that has none of the collections: its name may be wrong.
 ///
-/// A database that has lost one of them has no history, but devices.
+/// A database that has lost some of them has no history, but devices or an index that lacks devices.
 async fn expect_created(from: &dyn Store, name: &str) -> anyhow::Result<()> {
-    let is_created = patiently(async || from.history().await).await?.is_some();
-    if is_created || !patiently(async || from.entries("", None, 1).await).await?.devices.is_empty() {
+    if patiently(async || from.history().await).await?.is_some() {
+        return Ok(());
+    }
+    let list = patiently(async || from.entries("", None, 1).await).await?;
+    if !list.devices.is_empty() || list.is_incomplete {
         return Ok(());
     }
     Err(Usage(format!("there is no store {name}: name its database with --from-config or --mongodb-uri")).into())
