@@ -62,7 +62,8 @@ pub(crate) struct MoveArgs {
     /// The connection string of MongoDB; a variable hides a password better [key: mongodb.uri]
     #[arg(long, value_name = "URI")]
     mongodb_uri: Option<String>,
-    /// The file that says how far the move is [default: move.json in the data folder]
+    /// The file that says how far the move is; if you name one, the data folder need not be that of a service
+    /// [default: move.json in the data folder]
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
     /// Copy nothing, only compare
