@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use tidegauge::common::regular_file::{open_regular, open_regular_with};
 use tidegauge::disk::{self, make_folder, replace_file, sync_folder};
 use tidegauge::log::{LogError, recovery};
+use tidegauge::store::sqlite;
 
 use super::Usage;
 
@@ -177,10 +178,7 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
 /// pending readings of the other. The lock is on a file beside it: SQLite would lose its own locks when
 /// another descriptor of its file is closed.
 pub(super) fn lock_sqlite(file: &Path) -> anyhow::Result<File> {
-    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned()); // a link leads to the same lock
-    let mut lock = file.clone().into_os_string();
-    lock.push("-lock");
-    let path = PathBuf::from(lock);
+    let path = sqlite::lock_of(file);
     let lock = open_regular_with(&path, File::options().write(true).create(true).truncate(false));
     let place = "the folder of sqlite.file has to exist, and this user has to be able to write it";
     let lock = lock.with_context(|| format!("open {} ({place})", path.display()))?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::SqliteError;
-use super::file::files_of;
+use super::file::{files_of, lock_of};
 use super::schema::{APPLICATION_ID, CHECKPOINT_BYTES, VERSION, open_reader};
 use crate::common::clock::Clock;
 use crate::common::finding::{Finding, Part, count, size};
@@ -118,8 +118,9 @@ impl SqliteCheck {
 
     /// An error if the service cannot write the file, or another file beside it.
     fn unwritable(&self) -> Option<Finding> {
-        let files = files_of(&self.file).into_iter().filter(|file| !matches!(file.try_exists(), Ok(false)));
-        let mut places = std::iter::once(self.folder().to_owned()).chain(files);
+        let files = files_of(&self.file).into_iter().chain([lock_of(&self.file)]);
+        let there = files.filter(|file| !matches!(file.try_exists(), Ok(false)));
+        let mut places = std::iter::once(self.folder().to_owned()).chain(there);
         let error = places.find_map(|place| disk::expect_writable(&place).err())?;
         Some(Finding::error(FILE, format!("{} cannot be written: {error}", self.file.display()), WRITABLE))
     }
@@ -315,6 +316,17 @@ mod tests {
         let findings = found_with(&place.path().join("other/db"), &place.path().join("data/folder"), false);
         assert!(findings.len() == 1 && findings[0].severity == Severity::Error, "{findings:?}");
         assert!(findings[0].found.contains("the first start cannot create it: /"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_lock_file_that_cannot_be_written_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, lock] = ["db", "db-lock"].map(|name| folder.path().join(name));
+        drop(SqliteStore::open(&file).unwrap());
+        std::os::unix::fs::symlink(&lock, &lock).unwrap(); // not even root can open it
+        let findings = found(&file, false);
+        assert!(findings.len() == 1 && findings[0].severity == Severity::Error, "{findings:?}");
+        assert!(findings[0].found.contains("db-lock: "), "{findings:?}");
     }
 
     #[test]

@@ -28,6 +28,13 @@ pub fn files_of(path: &Path) -> [PathBuf; 4] {
     })
 }
 
+/// The file beside the database at `path` that a service locks. A link leads to the same file.
+pub fn lock_of(path: &Path) -> PathBuf {
+    let mut file = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).into_os_string();
+    file.push("-lock");
+    file.into()
+}
+
 /// Refuses a database if one of its files is not a regular file. SQLite would open the file, and wait forever
 /// if it is a FIFO.
 pub(super) fn expect_regular(path: &Path) -> Result<(), SqliteError> {

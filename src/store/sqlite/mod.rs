@@ -50,6 +50,7 @@ pub use self::check::SqliteCheck;
 use self::error::{CAUSES, SqliteError};
 use self::expire::{Expired, Expiry};
 use self::file::DatabaseFile;
+pub use self::file::lock_of;
 pub use self::history::holds_data;
 use self::readers::Readers;
 use self::write::Writer;
