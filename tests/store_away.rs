@@ -172,6 +172,8 @@ async fn no_reading_is_lost_when_the_database_file_is_removed() {
 async fn a_server_without_its_log_ends_and_does_not_say_that_readings_wait_there() {
     let mut server = Server::start(Setup::sqlite().all_pending()).await;
     send(&server, "lost", 0).await;
+    // The query makes the reader of the log open the segment, before it is removed.
+    assert_eq!(server.readings("lost").await.as_array().map(Vec::len), Some(1));
     std::fs::remove_file(server.data_dir().join("tidegauge.sqlite")).expect("the file is there");
     for entry in std::fs::read_dir(server.data_dir().join("log")).expect("the log is there") {
         std::fs::remove_file(entry.expect("an entry").path()).expect("the file is there");
