@@ -252,7 +252,7 @@ pub(super) enum WriteFailure {
     /// The next segment could not be opened. The log has nothing of the group.
     #[error("{0}")]
     OutOfFiles(String),
-    /// It is unknown which bytes are on the disk.
+    /// It is unknown which bytes are on the disk, or the segment was removed.
     #[error("{0}")]
     Poisoned(String),
 }
@@ -387,9 +387,12 @@ impl Appender {
     ///
     /// If the segment cannot be created, no file has its name, and the log goes on in the previous segment.
     /// If the folder cannot be synced, it is unknown whether the name survives a crash, so the log is
-    /// poisoned.
+    /// poisoned. It is poisoned too if the previous segment was removed: no later check would find that.
     fn roll(&mut self) -> Result<(), WriteFailure> {
         self.finish()?;
+        if self.file.is_removed() {
+            return Err(WriteFailure::Poisoned(segment::removed(&*self.folder, self.base)));
+        }
         let spare = self.spares.take();
         let in_spare = spare.and_then(|spare| spare.into_segment(&*self.folder, self.end).ok());
         let (file, len) = match in_spare {

@@ -349,8 +349,8 @@ impl Log {
     pub fn check_disk(&self) {
         if self.is_removed() {
             let mut state = self.shared.lock();
-            let newest = self.folder.path_of(&segment::name(state.bases.last().copied().unwrap_or_default()));
-            state.poisoned.get_or_insert_with(|| format!("{} was removed while it is in use", newest.display()));
+            let newest = state.bases.last().copied().unwrap_or_default();
+            state.poisoned.get_or_insert_with(|| segment::removed(&*self.folder, newest));
             drop(state);
             self.shared.failed.cancel();
             return;

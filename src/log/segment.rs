@@ -76,6 +76,11 @@ pub(super) fn name(base: Position) -> String {
     format!("{:020}.log", base.0)
 }
 
+/// The error of a log whose newest segment, which begins at `base`, was removed.
+pub(super) fn removed(folder: &dyn Folder, base: Position) -> String {
+    format!("{} was removed while it is in use", folder.path_of(&name(base)).display())
+}
+
 /// The positions of the segments in `folder`, ascending.
 ///
 /// Files with other names do not count.

@@ -381,6 +381,18 @@ fn a_log_whose_newest_segment_was_removed_refuses_records_from_the_next_check_on
 }
 
 #[test]
+fn a_log_whose_newest_segment_was_removed_begins_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    append(&log, batch(0, 100)).unwrap(); // fills the segment, so the next record would begin another
+    let first = segment_path(dir.path(), Position(0));
+    std::fs::remove_file(&first).unwrap();
+    let why = format!("{} was removed while it is in use", first.display());
+    assert_eq!(append(&log, batch(1, 1)), Err(super::AppendError::Poisoned(why.clone())));
+    assert_eq!((log.is_removed(), log.poisoned()), (true, Some(why)));
+}
+
+#[test]
 fn with_interval_sync_a_deletion_is_synced_with_all_records_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let sync = Sync::Every(Duration::from_secs(3600));
