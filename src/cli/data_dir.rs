@@ -180,8 +180,8 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
 pub(super) fn lock_sqlite(file: &Path) -> anyhow::Result<File> {
     let path = sqlite::lock_of(file);
     let lock = open_regular_with(&path, File::options().write(true).create(true).truncate(false));
-    let place = "the folder of sqlite.file has to exist, and this user has to be able to write it";
-    let lock = lock.with_context(|| format!("open {} ({place})", path.display()))?;
+    let needs = "this user has to be able to write this file and its folder, which has to exist";
+    let lock = lock.with_context(|| format!("open {} ({needs})", path.display()))?;
     match lock_soon(&lock) {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => {
@@ -291,6 +291,16 @@ mod tests {
         }
         drop(lock);
         lock_sqlite(&link).unwrap();
+    }
+
+    #[test]
+    fn the_lock_of_an_sqlite_file_that_cannot_be_opened_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("file-lock");
+        std::fs::create_dir(&lock).unwrap();
+        let refused = lock_sqlite(&folder.path().join("file")).unwrap_err().to_string();
+        let needs = "this user has to be able to write this file and its folder, which has to exist";
+        assert_eq!(refused, format!("open {} ({needs})", lock.display()));
     }
 
     #[test]
