@@ -292,12 +292,19 @@ async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
     tab.wait_for(".zone .live", "live").await;
     tab.wait("!document.querySelector('h1 .tag')").await;
     assert_eq!(tab.js(&format!("{place}?.value")).await, "Hall 2", "what the viewer types stays");
-    server.accepts(&json!({ "deviceId": "A", "metadata": { "floor": 3 }, "values": { "hum": 40 } })).await;
+    let metadata = json!({ "floor": 3, "units": { "hum": "%" } });
+    server.accepts(&json!({ "deviceId": "A", "metadata": metadata, "values": { "hum": 40 } })).await;
     tab.wait_for(".metadata", "floor").await;
     assert_eq!(tab.js(&format!("{place}.value + document.activeElement.dataset.key")).await, "Hall 2edit place");
+    tab.js("document.querySelector('[data-key=\"edit unit temp\"]').focus()").await;
+    tab.type_text("°C").await;
     tab.press("Enter").await;
     tab.wait_for(".metadata", "Hall 2").await;
     tab.wait_for(".editor [role=status]", "Saved.").await;
+    let metadata = server.get_json("/v1/devices/A/metadata").await;
+    assert_eq!(metadata["metadata"]["units"], json!({ "hum": "%", "temp": "°C" }));
+    let unit = tab.js("document.querySelector('[data-key=\"edit unit hum\"]')?.value").await;
+    assert_eq!(unit, "%", "the form has the metrics and units that the device has sent meanwhile");
     tab.close(server.url(), &[]).await;
 }
 

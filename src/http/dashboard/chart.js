@@ -168,7 +168,7 @@ export function chartView(root, start) {
     fill(more,
       h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
       // An open editor stays, with the text that is being typed.
-      chosen.length === 1 && known[0] && (open?.dataset.device === chosen[0] ? open : editor(known[0], open !== null, () => poll.now())),
+      chosen.length === 1 && known[0] && (open?.dataset.device === chosen[0] ? (open.update(known[0]), open) : editor(known[0], open !== null, () => poll.now())),
       metadata && h("dl", { class: "metadata" }, described(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
       allNames.length > 1 && picker(allNames));
   }

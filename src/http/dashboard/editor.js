@@ -12,6 +12,8 @@ export function editor(device, isOpen, saved) {
   const open = () => patch(path, {}).then((current) => fill(body, form(current)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
   const element = h("details", { class: "editor", "data-device": device.deviceId, open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
     h("summary", { "data-key": "edit" }, "Name, place, units"), body);
+  // Takes what the server now says about the device. The next form has a field for each of its metrics.
+  element.update = (next) => { device = next; };
   return element;
 
   function form({ metadata, tag }) {
@@ -30,9 +32,13 @@ export function editor(device, isOpen, saved) {
         if (valueOf(label) !== text(metadata[key])) changes[key] = valueOf(label) || null;
       }
       const changed = ofMetrics.filter(([metric, label]) => valueOf(label) !== text(units[metric]));
-      // The units of an operator replace all units of the device, so the form sends all of them.
-      if (changed.length > 0) changes.units = { ...units, ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
       try {
+        if (changed.length > 0) {
+          // The units of an operator replace all units of the device, so the form sends all of them, also those that the
+          // device has sent meanwhile.
+          const { units: current } = (await patch(path, {}, tag)).metadata;
+          changes.units = { ...(isObject(current) && current), ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
+        }
         fill(body, form(await patch(path, changes, tag)));
         fill(said, "Saved.");
         saved();
