@@ -305,6 +305,9 @@ async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
     assert_eq!(metadata["metadata"]["units"], json!({ "hum": "%", "temp": "°C" }));
     let unit = tab.js("document.querySelector('[data-key=\"edit unit hum\"]')?.value").await;
     assert_eq!(unit, "%", "the form has the metrics and units that the device has sent meanwhile");
+    tab.js(&format!("{place}.focus()")).await;
+    tab.type_text("b").await;
+    tab.wait("document.querySelector('.editor [role=status]').textContent === ''").await; // the text is not saved
     tab.close(server.url(), &[]).await;
 }
 

@@ -25,7 +25,9 @@ export function editor(device, isOpen, saved) {
     const metrics = [...new Set(device.metrics.filter((series) => !parseSeries(series).labels.unit).map((series) => parseSeries(series).name))];
     const ofMetrics = metrics.map((metric) => [metric, input(`Unit of ${metric}`, `unit ${metric}`, text(units[metric]), 32)]);
     const valueOf = (label) => label.querySelector("input").value.trim();
-    return h("form", { onsubmit: async (event) => {
+    // Other notices stay: they are still true, and one has a button.
+    const oninput = () => said.textContent === "Saved." && fill(said);
+    return h("form", { oninput, onsubmit: async (event) => {
       event.preventDefault();
       const changes = {};
       for (const [key, label] of [["name", name], ["place", place]]) {
