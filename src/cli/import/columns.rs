@@ -100,6 +100,8 @@ pub(super) enum ColumnsError {
     Absent(String, String),
     #[error("there is no column {0:?} for the metric; write --metric {0}=COLUMN (columns: {1})")]
     NoMetric(String, String),
+    #[error("several columns are called {0:?} (columns: {1})")]
+    Several(String, String),
     #[error("no column contains numbers (columns: {0})")]
     NoValues(String),
     #[error("the metric {0:?} would be read from two columns")]
@@ -284,7 +286,7 @@ impl<'a> Header<'a> {
     /// A new name keeps the unit of its column, unless it has one itself.
     fn value(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<ValueColumn, ColumnsError> {
         let WantedMetric { name, column } = metric;
-        let at = match (self.of_metric(column.as_ref().unwrap_or(name)), column, candidates) {
+        let at = match (self.of_metric(column.as_ref().unwrap_or(name))?, column, candidates) {
             (Some(at), None, _) => return Ok(ValueColumn { at, metric: self.names[at].series.clone() }),
             (Some(at), Some(_), _) | (None, None, &[at]) => at,
             (None, Some(column), _) => return Err(ColumnsError::Absent(column.clone(), self.list())),
@@ -294,10 +296,21 @@ impl<'a> Header<'a> {
     }
 
     /// The column with this text, else that of this series, else that of this metric.
-    fn of_metric(&self, name: &str) -> Option<usize> {
-        let of_series = || self.names.iter().position(|column| column.series == name);
-        let of_metric = || self.names.iter().position(|column| column.metric == name);
-        self.position(name).or_else(of_series).or_else(of_metric)
+    ///
+    /// Several such columns are an error.
+    fn of_metric(&self, name: &str) -> Result<Option<usize>, ColumnsError> {
+        let level = |column: &Name<'_>| {
+            [column.text, column.series.as_str(), column.metric].iter().position(|known| *known == name)
+        };
+        let found = self.names.iter().enumerate().filter_map(|(at, column)| Some((level(column)?, at)));
+        let mut found: Vec<(usize, usize)> = found.collect();
+        found.sort_unstable();
+        match &found[..] {
+            [(first, _), (second, _), ..] if first == second => {
+                Err(ColumnsError::Several(name.to_owned(), self.list()))
+            }
+            _ => Ok(found.first().map(|&(_, at)| at)),
+        }
     }
 
     fn list(&self) -> String {
@@ -472,6 +485,19 @@ mod tests {
         assert_eq!(values(&find(&labelled, fixed(), &["cpu{a=2,core=1}"]).unwrap()), [(1, "cpu{a=2,core=1}")]);
         assert_eq!(values(&find(&labelled, fixed(), &[r"x{a\==\}}=b{"]).unwrap()), [(3, r"x{a\==\}}")]);
         assert_eq!(find(&two, fixed(), &["b", "b=a"]), Err(ColumnsError::Twice("b".into())));
+    }
+
+    #[test]
+    fn a_metric_is_not_read_from_one_of_several_columns_of_its_name() {
+        let names = ["ts", "t", "t", "c{b=1,a=2}", "c{b=1,a=2}", "p{unit=bar}", "p [bar]"];
+        let table: [&[&str]; 2] = [&names, &["1", "2", "3", "4", "5", "6", "7"]];
+        for (metric, name) in [("t", "t"), ("x=t", "t"), ("c{a=2,b=1}", "c{a=2,b=1}"), ("x=c{b=1,a=2}", "c{b=1,a=2}")] {
+            let several = ColumnsError::Several(name.into(), names.join(", "));
+            assert_eq!(find(&table, fixed(), &[metric]), Err(several), "{metric}");
+        }
+        for (metric, at) in [("p{unit=bar}", 5), ("p [bar]", 6), ("p", 6)] {
+            assert_eq!(values(&find(&table, fixed(), &[metric]).unwrap()), [(at, "p{unit=bar}")], "{metric}");
+        }
     }
 
     #[test]
