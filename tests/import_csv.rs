@@ -129,7 +129,7 @@ async fn each_form_of_a_row_is_read() {
         (b"time,t [\xB0C]\n2026-10-24 14:30:15,21.5\n", &["--encoding", "windows-1252"], "metrics t{unit=°C}"),
         ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &[], "metrics t{unit=°C}"),
         ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &["--metric", "t"], "metrics t{unit=°C}"),
-        ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &["--metric", "t=t (°C)"], "metrics t{unit=°C}"),
+        ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &["--metric", "t=t (°C)"], "metrics t\n"),
     ]
     .into_iter()
     .enumerate()

@@ -283,11 +283,14 @@ impl<'a> Header<'a> {
     /// The column of a metric, and its series.
     ///
     /// It is the column that the metric names, else the one with the metric's name, else the only candidate.
-    /// A new name keeps the unit of its column, unless it has one itself.
+    /// A new name keeps the unit of its column, unless it has one itself or the column's text follows it.
     fn value(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<ValueColumn, ColumnsError> {
         let WantedMetric { name, column } = metric;
         let at = match (self.of_metric(column.as_ref().unwrap_or(name))?, column, candidates) {
             (Some(at), None, _) => return Ok(ValueColumn { at, metric: self.names[at].series.clone() }),
+            (Some(at), Some(column), _) if self.names[at].text == column => {
+                return Ok(ValueColumn { at, metric: name.clone() });
+            }
             (Some(at), Some(_), _) | (None, None, &[at]) => at,
             (None, Some(column), _) => return Err(ColumnsError::Absent(column.clone(), self.list())),
             (None, None, _) => return Err(ColumnsError::NoMetric(name.clone(), self.list())),
@@ -424,7 +427,8 @@ mod tests {
             ("Druck{unit=bar}", 2, "Druck{unit=bar}"),
             ("t (max)", 4, "t (max)"),
             ("Temperatur [°C]", 1, "Temperatur{unit=°C}"),
-            ("x=Leistung [kW]", 5, "x{unit=kW}"),
+            ("x=Leistung [kW]", 5, "x"),
+            ("x{unit=W}=Leistung [kW]", 5, "x{unit=W}"),
             ("x=Leistung", 5, "x{unit=kW}"),
             ("x{of=a}=Druck{unit=bar}", 2, "x{of=a,unit=bar}"),
             ("x{unit=W}=Leistung", 5, "x{unit=W}"),
@@ -447,7 +451,7 @@ mod tests {
         let series = [(1, "t"), (2, "Druck{unit=bar}"), (3, "host"), (4, "u"), (5, "time"), (6, "timestamp")];
         assert_eq!(values(&of_server), series);
         let named = find_at("2026-10-25T00:30:00.000Z", fixed(), &["x=Druck (bar)", "time"]);
-        assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x{unit=bar}"), (5, "time")]));
+        assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x"), (5, "time")]));
         for time in ["2026-10-25T00:30:00Z", "2026-10-25T00:30:00.000+00:00", "1792852215"] {
             let foreign = find_at(time, fixed(), &["Druck"]);
             assert_eq!((&foreign.time[..], values(&foreign)), (&[6][..], vec![(2, "Druck{unit=bar}")]), "{time}");
