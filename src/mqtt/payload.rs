@@ -167,17 +167,18 @@ fn plain_number(text: &[u8]) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Whether a text that is no plain number begins as one, perhaps in quotes, or is no text at all.
+/// Whether a text that is no plain number is a number in another form, or is not UTF-8, as a binary number.
 ///
-/// Dates and times, such as `2026-04-20` and `07:30`, and IP addresses and versions, such as `1.2.3`, are
-/// texts.
+/// The forms are quotes, a decimal comma, too many digits, and one word as a unit behind a blank, `%` or `°`.
+/// Other texts that begin with a digit, such as dates, addresses and ordinal numbers, are states.
 fn is_meant_as_number(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return true };
-    let text = text.trim_start_matches(['"', '\'', '+', '-']);
-    let behind = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let number = &text[..text.len() - behind.len()];
-    let has_digit = number.bytes().any(|byte| byte.is_ascii_digit());
-    has_digit && number.matches('.').count() < 2 && !behind.starts_with([':', '-'])
+    let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
+    let end = text.find(|c: char| c.is_whitespace() || matches!(c, '%' | '°')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number = number.replacen(',', ".", 1);
+    let is_number = number.parse::<f64>().is_ok() && number.ends_with(|c: char| c.is_ascii_digit());
+    is_number && !unit.trim_start().contains(|c: char| c.is_whitespace() || c.is_ascii_digit())
 }
 
 /// A sink that passes readings on, and counts those without a time.
@@ -283,16 +284,22 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_begins_as_a_number_is_rejected_and_any_other_text_is_a_state() {
+    fn a_number_in_another_form_is_rejected_and_any_other_text_is_a_state() {
         let of = |payload: &str| entries("topic = 'a/{deviceId}/{metric}'", "a/S1/temp", payload);
         let digits = "1".repeat(NUMBER_MAX_BYTES + 1);
-        for payload in ["22,5", "1.0,2.0,3.0", "\"22.5\"", "22.5 C", "-3,5", "0x1F", "+.5V", "'7'", "1 2", &digits] {
+        for payload in ["22,5", "\"22.5\"", "\" 7 \"", "22.5 C", "-3,5 °C", "-3°", "55%", "1e3 W/m²", &digits] {
             assert_eq!(of(payload), ["invalid_value"], "{payload}");
         }
         for payload in ["", "unavailable", "offline", "\"idle\"", "null", "-", "...", "2026-04-20T14:00:10Z"] {
             assert_eq!(of(payload), ["ignored String value"], "{payload}");
         }
-        for payload in ["2026-04-20", "07:30", "-07:30", "192.168.1.7", "1.2.3-beta"] {
+        for payload in ["2026-04-20", "20/04/2026", "20260420T140010Z", "07:30", "-07:30", "5 minutes ago", "1 2"] {
+            assert_eq!(of(payload), ["ignored String value"], "{payload}");
+        }
+        for payload in ["24a160123456", "0x00158d0001", "192.168.1.7", "1.2.3-beta", "255,0,128", "52.5,13.4"] {
+            assert_eq!(of(payload), ["ignored String value"], "{payload}");
+        }
+        for payload in ["2700K", "1080p", "1st floor", "2. Stock", "5, Hauptstrasse", "not 22.5"] {
             assert_eq!(of(payload), ["ignored String value"], "{payload}");
         }
         assert!(is_meant_as_number(b"\xff\xfe") && is_meant_as_number(b"\x41\xb2\x00\x00"), "a binary number");
