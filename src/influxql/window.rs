@@ -1,5 +1,7 @@
 //! Windows of `GROUP BY time(...)`.
 
+use std::ops::Range;
+
 use jiff::tz::TimeZone;
 
 use super::zone;
@@ -33,6 +35,19 @@ impl Windows {
         let is_longer = self.every_ns > (ahead - before).abs();
         let goes_on = if is_longer { start.saturating_add(ahead) <= last } else { start < change };
         if goes_on { zone::first_instant(zone, last) } else { start.max(change) }
+    }
+
+    /// The start of the window that contains an instant, as [`Self::start_of`] finds it.
+    ///
+    /// `last` is the known part of the window of the instant before. It saves searches for clock changes.
+    pub(super) fn start_in(&self, last: &mut Range<i64>, at_ns: i64) -> i64 {
+        if !last.contains(&at_ns) {
+            let start = self.start_of(at_ns);
+            // The end takes as long to find as the start. A window of one instant does not need it.
+            let end = if start == last.start { self.after(start) } else { at_ns.saturating_add(1) };
+            *last = start..end;
+        }
+        last.start
     }
 
     /// The start of the window after the one that begins at `start_ns`.
@@ -100,6 +115,7 @@ mod tests {
         let by = zone::offset_ns(zone, change) - zone::offset_ns(zone, change - 1);
         assert_ne!(by, 0, "{name}");
         let (mut latest, mut start): (Option<i64>, Option<i64>) = (None, None);
+        let mut last = 0..0;
         for at in (change - 2 * DAY..change + 2 * DAY).step_by(QUARTER as usize) {
             let shown = at + zone::offset_ns(zone, at) - windows.offset_ns;
             let nth = shown.div_euclid(windows.every_ns);
@@ -110,10 +126,11 @@ mod tests {
             latest = latest.max(Some(nth));
             if begins && let Some(before) = start.replace(at) {
                 assert_eq!(windows.after(before), at, "after {before}, {name}");
+                assert_eq!(last, before..at, "{name}");
             }
             if let Some(start) = start {
-                let found = [at, at + QUARTER - 1].map(|at| windows.start_of(at));
-                assert_eq!(found, [start; 2], "at {at}, {name}");
+                let found = [at, at + QUARTER - 1].map(|at| (windows.start_of(at), windows.start_in(&mut last, at)));
+                assert_eq!(found, [(start, start); 2], "at {at}, {name}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Feeds the rows of measurements and subqueries into the groups of the answer.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::ast::{Cast, Fill, Limit};
@@ -53,6 +54,8 @@ pub(super) struct Feed<'p> {
     pub(super) series: u32,
     /// For each reference, the calls that have it as their argument.
     pub(super) calls_of: Vec<Vec<usize>>,
+    /// The known part of the window of the row before.
+    pub(super) window: Range<i64>,
     /// The work for a row, as a number of values: its condition and its copied values.
     work_per_row: usize,
     /// The references that the current row sets.
@@ -85,6 +88,7 @@ impl<'p> Feed<'p> {
             absent: Arc::from(""),
             series: 0,
             calls_of,
+            window: 0..0,
             work_per_row: work_of(condition.map_or(0, Condition::size) + copied),
             set: Vec::new(),
         }
@@ -234,7 +238,6 @@ impl<'p> Feed<'p> {
             }
             return self.raw_row(one, lookup, values, time, usage);
         }
-        let mut start = None;
         for &reference in set {
             for &at in &self.calls_of[reference] {
                 let range = self.ranges[at];
@@ -248,7 +251,7 @@ impl<'p> Feed<'p> {
                 let point = Point { time, order: one.order, value: value.clone(), auxiliary };
                 match (&mut self.groups[one.group].calls[at], &self.plan.calls[at].aggregate) {
                     (Collected::Windows(windows), Some(aggregate)) => {
-                        let start = *start.get_or_insert_with(|| self.dimensions.windows.start_of(time));
+                        let start = self.dimensions.windows.start_in(&mut self.window, time);
                         if aggregate.keeps_points() {
                             usage.rows(1, size)?;
                         }

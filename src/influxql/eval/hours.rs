@@ -31,7 +31,7 @@ impl Feed<'_> {
         let calls: usize = references.iter().map(|reference| self.calls_of[*reference].len()).sum();
         usage.points(calls.max(1))?;
         let time = stats.start_ms.saturating_mul(NS_PER_MS);
-        let start = self.dimensions.windows.start_of(time);
+        let start = self.dimensions.windows.start_in(&mut self.window, time);
         for &at in references.iter().flat_map(|reference| &self.calls_of[*reference]) {
             let range = self.ranges[at];
             if time < range.min || time > range.max {
