@@ -317,7 +317,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the data has a field or a tag that the columns use, unless they have calls.
+    /// Whether the columns have calls, or use a field or a tag that the data has.
     pub(super) fn is_of(&self, schema: &Schema) -> bool {
         let mut shown = self.references[..self.shown].iter();
         !self.calls.is_empty() || shown.any(|(name, cast)| schema.type_of_name(name, *cast).is_some())
