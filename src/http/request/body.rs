@@ -8,7 +8,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt;
 use tokio::task::JoinError;
 
-use super::turn::in_turn;
+use super::turn::{DECOMPRESSING, in_turn};
 use crate::http::App;
 use crate::ingest::RefusalReason;
 use crate::limits::{Exhausted, Quota, Reservation};
@@ -133,7 +133,8 @@ async fn decode(bytes: Bytes, encoding: Encoding, max: usize, reservation: Reser
     if bytes.len() <= INLINE_BYTES {
         return decompress(&bytes, encoding, max, reservation);
     }
-    in_turn(move || decompress(&bytes, encoding, max, reservation)).await.map_err(BodyError::Internal)?
+    let work = move || decompress(&bytes, encoding, max, reservation);
+    in_turn(&DECOMPRESSING, work).await.map_err(BodyError::Internal)?
 }
 
 /// Receives a body of up to `max` bytes.
@@ -275,6 +276,7 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::Duration;
 
     use futures_util::FutureExt;
 
@@ -369,7 +371,7 @@ mod tests {
         one_blocking_thread.block_on(async {
             let (memory, body) = (BodyMemory::new(1 << 20), encode(b"a", Encoding::Gzip).repeat(300));
             assert!(body.len() > INLINE_BYTES);
-            let of_others = turn::take_all().await;
+            let of_others = turn::take_all(&DECOMPRESSING).await;
             let reservation = memory.reservation(Quota::unlimited());
             let mut decoded = std::pin::pin!(decode(body.into(), Encoding::Gzip, 1_000, reservation));
             assert!(decoded.as_mut().now_or_never().is_none());
@@ -378,6 +380,16 @@ mod tests {
             drop(of_others);
             assert_eq!(decoded.await.expect("a body").bytes, [b'a'; 300][..]);
         });
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_decompressed_while_others_are_parsed() {
+        let (memory, body) = (BodyMemory::new(1 << 20), encode(b"a", Encoding::Gzip).repeat(300));
+        assert!(body.len() > INLINE_BYTES);
+        let _of_others = turn::take_all(&turn::PARSING).await;
+        let decoded = decode(body.into(), Encoding::Gzip, 1_000, memory.reservation(Quota::unlimited()));
+        let decoded = tokio::time::timeout(Duration::from_secs(60), decoded).await.expect("it does not wait for them");
+        assert_eq!(decoded.expect("a body").bytes, [b'a'; 300][..]);
     }
 
     #[test]

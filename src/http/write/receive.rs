@@ -10,7 +10,7 @@ use crate::http::App;
 use crate::http::access::authorize::delay_refusal;
 use crate::http::problem::Problem;
 use crate::http::request::body::{self, Received};
-use crate::http::request::turn::in_turn;
+use crate::http::request::turn::{PARSING, in_turn};
 use crate::ingest::{Admission, Admitted, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
@@ -103,7 +103,7 @@ async fn run<T: Send + 'static>(body_bytes: usize, work: impl FnOnce() -> T + Se
     if body_bytes <= INLINE_BYTES {
         return Ok(work());
     }
-    in_turn(work).await.map_err(Problem::internal)
+    in_turn(&PARSING, work).await.map_err(Problem::internal)
 }
 
 #[cfg(test)]
