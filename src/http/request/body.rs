@@ -25,8 +25,8 @@ const INLINE_BYTES: usize = 4 << 10;
 
 /// The memory that a body may reserve before it arrives, in bytes.
 ///
-/// Most bodies are smaller. They are refused at their beginning if there is no memory.
-const FIRST_RESERVED_BYTES: usize = 64 << 10;
+/// Many bodies are smaller. They are refused at their beginning if there is no memory.
+const FIRST_RESERVED_BYTES: usize = 16 << 10;
 
 /// How many times its size so far a body may reserve.
 const RESERVED_AHEAD: usize = 8;
