@@ -56,12 +56,12 @@ impl Windows {
         if self.zone.is_none() {
             return next;
         }
-        // A change of the offset makes a window shorter, or longer by less than its length.
+        // A change of the offset makes a window shorter, or longer by at most a day and less than its length.
         let aligned = self.start_of(next);
         if aligned > start_ns {
             return aligned;
         }
-        self.start_of(next.saturating_add(self.every_ns - 1))
+        self.start_of(next.saturating_add((self.every_ns - 1).min(86_400_000_000_000)))
     }
 
     fn floor(&self, at_ns: i64) -> i64 {
@@ -104,6 +104,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_window_between_two_changes_is_not_skipped() {
+        // The clock went back by an hour in the first window, and ahead by 25 hours in the second.
+        let windows = Windows { every_ns: 200 * DAY, offset_ns: 0, zone: zone::find("Pacific/Apia") };
+        assert_eq!(windows.after(ns("2011-01-26T00:00:00-10:00")), ns("2011-08-14T00:00:00-11:00"));
     }
 
     /// Compares windows around a change with those of a clock that is read every quarter of an hour.
