@@ -64,6 +64,7 @@ async fn an_uplink_of_the_things_stack_becomes_a_reading() {
 async fn the_events_of_chirpstack_become_readings_or_are_ignored() {
     let server = server().await;
     accepted(&server, "/hooks/chirpstack?event=up", payload("chirpstack"), 1).await;
+    accepted(&server, "/hooks/chirpstack?event=%ff", payload("chirpstack"), 1).await; // the same again
     accepted(&server, "/hooks/chirpstack?event=status", payload("chirpstack_status"), 1).await;
     accepted(&server, "/hooks/chirpstack?event=join", payload("chirpstack_join"), 0).await;
     let values = json!({ "TempC_DS": 3.75, "Hum_SHT": 61.0, "Bat.V": 3.06, "Bat.status": 3.0, "door_open": 1.0 });

@@ -45,8 +45,8 @@ pub(in crate::http) struct Params<'a> {
     /// The parameters that the handler may read; `None`: any.
     described: Option<Parameters>,
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// The name of a parameter that is not UTF-8, if there is one.
-    not_utf8: Option<String>,
+    /// The names of the parameters that are not UTF-8.
+    not_utf8: Vec<String>,
     /// The value of `tz`, once the handler has read it.
     zone: Option<Zone>,
 }
@@ -78,6 +78,12 @@ impl<'a> Params<'a> {
     pub(in crate::http) fn all(&mut self, name: &str) -> Vec<Cow<'a, str>> {
         self.check_described(name);
         self.left.extract_if(.., |(key, _)| key == name).map(|(_, value)| value).collect()
+    }
+
+    /// Ignores a parameter, whatever its values are.
+    pub(in crate::http) fn ignore(&mut self, name: &str) {
+        self.left.retain(|(key, _)| key != name);
+        self.not_utf8.retain(|key| key != name);
     }
 
     /// Reads a parameter that may be present at most once.
@@ -213,7 +219,7 @@ impl<'a> Params<'a> {
 
     /// Refuses a request with parameters that were not read, or that are not UTF-8.
     pub(in crate::http) fn end(self) -> Result<(), Problem> {
-        if let Some(name) = &self.not_utf8 {
+        if let Some(name) = self.not_utf8.first() {
             return Err(Problem::invalid_parameter(&shown(name), "is not UTF-8"));
         }
         match self.left.first() {
@@ -233,10 +239,11 @@ impl<'a> Params<'a> {
     }
 }
 
-/// Returns the name of the first parameter in a query string that is not UTF-8.
-fn not_utf8(query: &str) -> Option<String> {
-    let parameter = query.split('&').find(|parameter| percent_decode_str(parameter).decode_utf8().is_err())?;
-    form_urlencoded::parse(parameter.as_bytes()).next().map(|(name, _)| name.into_owned())
+/// Returns the names of the parameters in a query string that are not UTF-8.
+fn not_utf8(query: &str) -> Vec<String> {
+    let parameters = query.split('&').filter(|parameter| percent_decode_str(parameter).decode_utf8().is_err());
+    let pairs = parameters.flat_map(|parameter| form_urlencoded::parse(parameter.as_bytes()));
+    pairs.map(|(name, _)| name.into_owned()).collect()
 }
 
 /// The name of a parameter, cut off if it is long.
@@ -317,6 +324,19 @@ mod tests {
         ] {
             assert_eq!(end(query), Err(why.to_owned()));
         }
+    }
+
+    #[test]
+    fn an_ignored_parameter_may_be_anything() {
+        let end = |query: &str| {
+            let uri = format!("/?{query}").parse().expect("a URI");
+            let mut params = Params::of_any(&uri);
+            params.ignore("event");
+            params.end().map_err(|problem| problem.detail().to_owned())
+        };
+        assert_eq!(end("event=%ff&event=up&event"), Ok(()));
+        assert_eq!(end("event=%ff&other=%ff"), Err("other: is not UTF-8".to_owned()));
+        assert_eq!(end("event=up&other=up"), Err("other: this path has no such parameter".to_owned()));
     }
 
     #[test]

@@ -81,7 +81,7 @@ async fn receive(
         None => segment,
     };
     for name in &webhook.ignored_parameters {
-        params.all(name);
+        params.ignore(name);
     }
     params.end()?;
     let hook = Arc::clone(&webhook.hook);
