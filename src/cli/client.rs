@@ -1,10 +1,13 @@
 //! The flags of commands that are clients of a running server: its address, and TLS and token of the client.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
 use tidegauge::client::{Options, check_url};
 use tidegauge::common::small_file::read_small_text;
 use tidegauge::config::Http;
@@ -16,7 +19,7 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 pub(super) struct ClientArgs {
     #[arg(
         long,
-        value_parser = parse_url,
+        value_parser = UrlParser,
         help = "The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]"
     )]
     url: Option<String>,
@@ -105,13 +108,52 @@ pub(super) fn local_url(http: &Http) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{}", SocketAddr::new(ip, port)))
 }
 
+/// Parses `--url`. It refuses a user and a password, which errors and log lines would show.
+#[derive(Clone)]
+struct UrlParser;
+
+impl TypedValueParser for UrlParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        if value.as_encoded_bytes().contains(&b'@') {
+            // clap puts the value into an error of `parse_url`.
+            let problem = "--url must have no user, no password and no \"@\"; write the token in a file, and name the \
+                           file with --token-file\n";
+            return Err(clap::Error::raw(ErrorKind::ValueValidation, problem).with_cmd(command));
+        }
+        parse_url.parse_ref(command, arg, value)
+    }
+}
+
 fn parse_url(text: &str) -> Result<String, String> {
     check_url(text).map(|()| text.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_url_with_a_password_is_refused_and_not_repeated() {
+        let parse = |url: &str| Cli::try_parse_from(["tidegauge", "export", "--url", url]);
+        parse("https://h:8443/path").expect("a URL of a server");
+        for url in ["http://ann:hunter2@h", "http://hunter2@h/path", "ann:hunter2@h"] {
+            let refused = parse(url).expect_err(url).to_string();
+            assert!(refused.contains("no password") && refused.contains("--token-file"), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
+        }
+        let refused = parse("h:8080").expect_err("no scheme").to_string();
+        assert!(refused.contains("write http://h:8080"), "{refused}");
+    }
 
     #[test]
     fn a_server_on_all_addresses_is_reached_on_loopback() {

@@ -20,7 +20,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The options of a client: the server, and how to reach it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The URL of the server, such as `https://centre.example.com`.
+    /// The URL of the server, such as `https://centre.example.com`. Errors name it, so it has no password.
     pub url: String,
     /// The token for the server.
     pub token: Option<String>,

@@ -18,7 +18,7 @@
 //!   were sent. Any other answer, such as that of a proxy, is a trouble.
 //! - Each wait before a retry is random, and at least as long as the header `Retry-After` asks for, up to
 //!   five minutes.
-//! - An error names the server, and the key or flag that mends it, but neither the token nor a password.
+//! - An error names the server, and the key or flag that mends it, but never the token.
 //!
 //! This room knows neither devices, the log, nor the command line.
 

@@ -211,26 +211,12 @@ impl Trouble {
 }
 
 impl fmt::Display for Trouble {
-    /// Hides a password in the URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match around_password(&self.url) {
-            Some((user, rest)) => write!(f, "{user}:***{rest}")?,
-            None => f.write_str(&self.url)?,
-        }
         match self.status {
-            Some(status) => write!(f, " answered {status}: {}", self.said),
-            None => write!(f, ": {}", self.said),
+            Some(status) => write!(f, "{} answered {status}: {}", self.url, self.said),
+            None => write!(f, "{}: {}", self.url, self.said),
         }
     }
-}
-
-/// Splits a URL before and after its password, such as `http://me` and `@host/`; `None`: it has none.
-fn around_password(url: &str) -> Option<(&str, &str)> {
-    let start = url.find("://")? + 3;
-    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |length| start + length);
-    let (login, _) = url[start..end].rsplit_once('@')?;
-    let (user, _) = login.split_once(':')?;
-    Some((&url[..start + user.len()], &url[start + login.len()..]))
 }
 
 impl Error for Trouble {}
