@@ -282,14 +282,17 @@ mod tests {
     fn an_sqlite_file_has_one_service_at_a_time_whatever_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
-        std::fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let lock = lock_sqlite(&file).unwrap();
-        for path in [&file, &link] {
-            let refused = lock_sqlite(path).unwrap_err().to_string();
-            assert!(refused.starts_with("another tidegauge uses this SQLite file: "), "{refused}");
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::write(&file, "").unwrap();
+            }
+            let _lock = lock_sqlite(&link).unwrap();
+            for path in [&file, &link] {
+                let refused = lock_sqlite(path).unwrap_err().to_string();
+                assert!(refused.starts_with("another tidegauge uses this SQLite file: "), "{refused}");
+            }
         }
-        drop(lock);
         lock_sqlite(&link).unwrap();
     }
 

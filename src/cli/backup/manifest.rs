@@ -20,6 +20,7 @@ use tidegauge::common::version::Version1;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::flush::DeadLetters;
+use tidegauge::store::sqlite;
 use tidegauge::telemetry::VERSION;
 
 use super::super::data_dir;
@@ -125,7 +126,8 @@ impl ListedFile {
     pub(super) fn destination(&self, config: &Config) -> Option<PathBuf> {
         let data_dir = &config.server.data_dir;
         match self.path.as_str() {
-            DATABASE => Some(config.sqlite_file()),
+            // The file to which a link leads: `copy` makes no file in the place of a link.
+            DATABASE => sqlite::backup::files_of(&config.sqlite_file()).into_iter().next(),
             path if !path.contains('/') => {
                 letters(data_dir).into_iter().flatten().find(|file| name_of(file).as_deref() == Some(path))
             }

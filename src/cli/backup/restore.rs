@@ -100,9 +100,10 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
 ///
 /// SQLite would take the write-ahead file of the other database for that of the restored one.
 fn expect_free(database: &Path) -> anyhow::Result<()> {
-    let folder = database.parent().unwrap_or(Path::new(""));
+    let files = sqlite::backup::files_of(database);
+    let folder = files[0].parent().unwrap_or(Path::new(""));
     expect_writable(folder).context("write the folder of sqlite.file, which has to exist")?;
-    match sqlite::backup::files_of(database).iter().find(|file| file.exists()) {
+    match files.iter().find(|file| file.exists()) {
         Some(file) => bail!("{} exists; move it away, and restore again", file.display()),
         None => Ok(()),
     }

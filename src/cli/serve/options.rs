@@ -17,7 +17,7 @@ use tidegauge::log::MinFree;
 use tidegauge::model::Hour;
 use tidegauge::store::UnreadableDocuments;
 use tidegauge::store::mongodb::MongodbOptions;
-use tidegauge::store::sqlite::SqliteStore;
+use tidegauge::store::sqlite::{self, SqliteStore};
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
 use tidegauge::{access, http, mqtt, pending, query, udp};
@@ -145,9 +145,8 @@ pub(in super::super) fn min_free(config: &Config) -> MinFree {
 
 /// Whether an SQLite file is in use on the file system of the log.
 fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
-    let file = config.sqlite_file();
-    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    !config.store_kind().is_mongodb() && disk_of(folder) == disk_of(&data_dir::log_dir(&config.server.data_dir))
+    let lock = sqlite::lock_of(&config.sqlite_file()); // beside the file, also if sqlite.file is a link to it
+    !config.store_kind().is_mongodb() && disk_of(&lock) == disk_of(&data_dir::log_dir(&config.server.data_dir))
 }
 
 /// The file system of a path, or of its nearest folder that exists.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::SqliteError;
-use super::file::{files_of, lock_of};
+use super::file::{files_of, lock_of, target_of};
 use super::schema::{APPLICATION_ID, CHECKPOINT_BYTES, VERSION, open_reader};
 use crate::common::clock::Clock;
 use crate::common::finding::{Finding, Part, count, size};
@@ -94,16 +94,17 @@ impl SqliteCheck {
         )
     }
 
-    /// The folder of the file.
-    fn folder(&self) -> &Path {
-        self.file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    /// The folder of the file, also if `sqlite.file` is a link to it.
+    fn folder(&self) -> PathBuf {
+        let file = target_of(&self.file);
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
     }
 
     /// Judges whether the first start can create the file.
     fn to_come(&self) -> Finding {
         let path = self.file.display();
-        let [folder, data_dir] = [self.folder(), &self.data_dir]
-            .map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()));
+        let [folder, data_dir] =
+            [self.folder(), self.data_dir.clone()].map(|folder| std::path::absolute(&folder).unwrap_or(folder));
         // The start creates the data folder and the folders above it.
         let is_to_come = matches!(folder.try_exists(), Ok(false)) && data_dir.starts_with(&folder);
         match disk::expect_writable(&folder) {
@@ -120,7 +121,7 @@ impl SqliteCheck {
     fn unwritable(&self) -> Option<Finding> {
         let files = files_of(&self.file).into_iter().chain([lock_of(&self.file)]);
         let there = files.filter(|file| !matches!(file.try_exists(), Ok(false)));
-        let mut places = std::iter::once(self.folder().to_owned()).chain(there);
+        let mut places = std::iter::once(self.folder()).chain(there);
         let error = places.find_map(|place| disk::expect_writable(&place).err())?;
         Some(Finding::error(FILE, format!("{} cannot be written: {error}", self.file.display()), WRITABLE))
     }
@@ -195,7 +196,7 @@ impl SqliteCheck {
                 "end other programs that read the file for long, such as a shell of sqlite3 with an open transaction",
             ));
         }
-        let Ok(space) = disk::space(self.file.parent().unwrap_or(Path::new(""))) else { return findings };
+        let Ok(space) = disk::space(&self.folder()) else { return findings };
         if space.free < DISK_MIN {
             findings.push(Finding::error(
                 DISK,
@@ -242,7 +243,7 @@ impl SqliteCheck {
         let oldest = "SELECT min(hour) FROM buckets WHERE readings_state <> 1"; // one seek in its index
         let oldest_ms: i64 = connection.query_row(oldest, [], |row| row.get::<_, Option<i64>>(0)).ok()??;
         let covered = Duration::from_millis(u64::try_from(clock.now_ms().saturating_sub(oldest_ms)).unwrap_or(0));
-        let space = disk::space(self.file.parent().unwrap_or(Path::new(""))).ok()?;
+        let space = disk::space(&self.folder()).ok()?;
         let growth = Growth { bytes, covered, retention: self.retention, free: space.free };
         Some(outlook(GROWTH, "the file", &growth))
     }
@@ -313,9 +314,12 @@ mod tests {
         for file in ["db", "data/db", "data/folder/db"] {
             assert_eq!(found_with(&place.path().join(file), &place.path().join("data/folder"), false), []);
         }
-        let findings = found_with(&place.path().join("other/db"), &place.path().join("data/folder"), false);
-        assert!(findings.len() == 1 && findings[0].severity == Severity::Error, "{findings:?}");
-        assert!(findings[0].found.contains("the first start cannot create it: /"), "{findings:?}");
+        std::os::unix::fs::symlink("other/db", place.path().join("link")).unwrap();
+        for file in ["other/db", "link"] {
+            let findings = found_with(&place.path().join(file), &place.path().join("data/folder"), false);
+            assert!(findings.len() == 1 && findings[0].severity == Severity::Error, "{findings:?}");
+            assert!(findings[0].found.contains("the first start cannot create it: /"), "{findings:?}");
+        }
     }
 
     #[test]

@@ -17,22 +17,39 @@ const INDEX_BYTES: u64 = 256 << 10;
 /// SQLite reserves the space of that index by writing one byte into each part of this size.
 const INDEX_STEP_BYTES: u64 = 4096;
 
-/// The files of the database at `path`.
+/// The most symbolic links that lead to a file one after another, as in Linux.
+const MAX_LINKS: usize = 40;
+
+/// The file to which the symbolic link at `path` leads, or `path` if there is none.
+///
+/// The file need not exist yet. SQLite keeps its other files beside this one, and not beside the link.
+pub(super) fn target_of(path: &Path) -> PathBuf {
+    let mut file = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&file) else { break };
+        file.pop();
+        file.push(target);
+    }
+    file
+}
+
+/// The files of the database at `path`, or of that to which a link there leads.
 ///
 /// They are the database itself, and the files that SQLite keeps beside it.
 pub fn files_of(path: &Path) -> [PathBuf; 4] {
-    ["", "-wal", "-shm", "-journal"].map(|ending| {
-        let mut file = path.as_os_str().to_owned();
-        file.push(ending);
-        file.into()
-    })
+    let file = target_of(path);
+    ["", "-wal", "-shm", "-journal"].map(|ending| with_ending(&file, ending))
 }
 
 /// The file beside the database at `path` that a service locks. A link leads to the same file.
 pub fn lock_of(path: &Path) -> PathBuf {
-    let mut file = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).into_os_string();
-    file.push("-lock");
-    file.into()
+    with_ending(&target_of(path), "-lock")
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    path.into()
 }
 
 /// Refuses a database if one of its files is not a regular file. SQLite would open the file, and wait forever
@@ -74,9 +91,11 @@ pub(super) struct DatabaseFile(Vec<Opened>);
 
 impl DatabaseFile {
     /// Notes the identity of a database that was just opened for writing. Both files exist while it is open.
+    ///
+    /// If `path` is a link, it has to lead to the same file later.
     pub(super) fn of(path: &Path) -> Result<Self, SqliteError> {
-        let [database, wal, ..] = files_of(path);
-        let opened = [database, wal].into_iter().map(|path| {
+        let [_, wal, ..] = files_of(path);
+        let opened = [path.to_owned(), wal].into_iter().map(|path| {
             let identity = identity_of(&path)?.ok_or_else(|| SqliteError::FileGone(path.clone()))?;
             Ok(Opened { path, identity })
         });

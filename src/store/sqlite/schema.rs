@@ -135,6 +135,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A commit is durable when it returns: SQLite syncs the write-ahead file at each one.
 pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let path = &file::target_of(path); // its disk may be another one than that of a link
     file::expect_regular(path)?;
     file::expect_index_space(path)?;
     let mut connection = Connection::open_with_flags(path, flags)?;

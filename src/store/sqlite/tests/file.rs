@@ -32,6 +32,30 @@ async fn nothing_is_written_while_the_file_is_removed_or_replaced() {
 }
 
 #[tokio::test]
+async fn a_link_leads_to_the_file_and_to_those_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, at(name)).unwrap();
+    std::fs::create_dir(at("disk")).unwrap();
+    link("link", "next");
+    link("next", "disk/db"); // which does not exist yet
+    assert_eq!(lock_of(&at("link")), at("disk/db-lock"));
+    let store = SqliteStore::open(&at("link")).unwrap();
+    assert_eq!(lock_of(&at("link")), at("disk/db-lock"));
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    assert_eq!(stats(&store, "d").await.count, 1);
+    let bytes = |name: &str| std::fs::metadata(at(name)).unwrap().len();
+    assert_eq!(store.bytes().await.unwrap(), bytes("disk/db") + bytes("disk/db-wal"));
+    std::fs::remove_file(at("next")).unwrap();
+    assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
+    drop(SqliteStore::open(&at("disk/other")).unwrap());
+    link("next", "disk/other");
+    assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone, "it is another file");
+    link("circle", "circle");
+    assert_eq!(lock_of(&at("circle")), at("circle-lock"));
+}
+
+#[tokio::test]
 async fn while_another_process_writes_reads_work_and_writes_are_busy() {
     let (folder, store) = new_store();
     written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
