@@ -167,12 +167,13 @@ fn plain_number(text: &[u8]) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Whether a text that is no plain number is a number in another form, or is not UTF-8, as a binary number.
+/// Whether a text that is no plain number is a number in another form, or may be a binary number.
 ///
-/// The forms are quotes, a decimal comma, too many digits, and one word as a unit behind a blank, `%` or `°`.
-/// Other texts that begin with a digit, such as dates, addresses and ordinal numbers, are states.
+/// A text that is not UTF-8 or has a NUL may be a binary number. The other forms are quotes, a decimal comma,
+/// too many digits, and one word as a unit behind a blank, `%` or `°`. Other texts that begin
+/// with a digit, such as dates and addresses, are states.
 fn is_meant_as_number(text: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(text) else { return true };
+    let Some(text) = std::str::from_utf8(text).ok().filter(|text| !text.contains('\0')) else { return true };
     let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
     let end = text.find(|c: char| c.is_whitespace() || matches!(c, '%' | '°')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -289,6 +290,9 @@ mod tests {
         let digits = "1".repeat(NUMBER_MAX_BYTES + 1);
         for payload in ["22,5", "\"22.5\"", "\" 7 \"", "22.5 C", "-3,5 °C", "-3°", "55%", "1e3 W/m²", &digits] {
             assert_eq!(of(payload), ["invalid_value"], "{payload}");
+        }
+        for payload in ["22.5\0", "A \0\0"] {
+            assert_eq!(of(payload), ["invalid_value"], "{payload:?}");
         }
         for payload in ["", "unavailable", "offline", "\"idle\"", "null", "-", "...", "2026-04-20T14:00:10Z"] {
             assert_eq!(of(payload), ["ignored String value"], "{payload}");
