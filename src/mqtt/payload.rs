@@ -170,8 +170,8 @@ fn plain_number(text: &[u8]) -> Option<f64> {
 /// Whether a text that is no plain number is a number in another form, or may be a binary number.
 ///
 /// A text that is not UTF-8 or has a NUL may be a binary number. The other forms are quotes, a decimal comma,
-/// too many digits, and one word as a unit behind a blank, `%` or `°`. Other texts that begin
-/// with a digit, such as dates and addresses, are states.
+/// too many digits, and one word as a unit behind a blank, `%` or `°`. A unit with a digit, such as `m3`,
+/// begins with a letter. Other texts that begin with a digit, such as dates and addresses, are states.
 fn is_meant_as_number(text: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(text).ok().filter(|text| !text.contains('\0')) else { return true };
     let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
@@ -179,7 +179,9 @@ fn is_meant_as_number(text: &[u8]) -> bool {
     let (number, unit) = text.split_at(end);
     let number = number.replacen(',', ".", 1);
     let is_number = number.parse::<f64>().is_ok() && number.ends_with(|c: char| c.is_ascii_digit());
-    is_number && !unit.trim_start().contains(|c: char| c.is_whitespace() || c.is_ascii_digit())
+    let unit = unit.trim_start();
+    let is_unit = unit.starts_with(char::is_alphabetic) || !unit.contains(|c: char| c.is_ascii_digit());
+    is_number && is_unit && !unit.contains(char::is_whitespace)
 }
 
 /// A sink that passes readings on, and counts those without a time.
@@ -291,7 +293,7 @@ mod tests {
         for payload in ["22,5", "\"22.5\"", "\" 7 \"", "22.5 C", "-3,5 °C", "-3°", "55%", "1e3 W/m²", &digits] {
             assert_eq!(of(payload), ["invalid_value"], "{payload}");
         }
-        for payload in ["22.5\0", "A \0\0"] {
+        for payload in ["12,5 m3", "20 W/m2", "22.5\0", "A \0\0"] {
             assert_eq!(of(payload), ["invalid_value"], "{payload:?}");
         }
         for payload in ["", "unavailable", "offline", "\"idle\"", "null", "-", "...", "2026-04-20T14:00:10Z"] {
@@ -301,6 +303,9 @@ mod tests {
             assert_eq!(of(payload), ["ignored String value"], "{payload}");
         }
         for payload in ["24a160123456", "0x00158d0001", "192.168.1.7", "1.2.3-beta", "255,0,128", "52.5,13.4"] {
+            assert_eq!(of(payload), ["ignored String value"], "{payload}");
+        }
+        for payload in ["52.5 -13.4", "52°30'N", "50%-60%", "120 1/min"] {
             assert_eq!(of(payload), ["ignored String value"], "{payload}");
         }
         for payload in ["2700K", "1080p", "1st floor", "2. Stock", "5, Hauptstrasse", "not 22.5"] {
