@@ -242,8 +242,14 @@ impl<'a> Header<'a> {
         self.names.iter().position(|name| name.text == text)
     }
 
+    /// The column with this text. Several such columns are an error.
     fn named(&self, name: &str) -> Result<usize, ColumnsError> {
-        self.position(name).ok_or_else(|| ColumnsError::Absent(name.to_owned(), self.list()))
+        let mut found = self.names.iter().enumerate().filter(|(_, column)| column.text == name);
+        match (found.next(), found.next()) {
+            (Some((at, _)), None) => Ok(at),
+            (None, _) => Err(ColumnsError::Absent(name.to_owned(), self.list())),
+            (Some(_), Some(_)) => Err(ColumnsError::Several(name.to_owned(), self.list())),
+        }
     }
 
     /// The column of the time, or of the date and the time.
@@ -470,6 +476,22 @@ mod tests {
         assert_eq!(find("Datum, Uhrzeit"), Ok(vec![0, 1]));
         assert_eq!(find("a,b"), Ok(vec![2]));
         assert_eq!(find("Datum,Zeit"), Err(ColumnsError::Absent("Zeit".into(), "Datum, Uhrzeit, a,b, v".into())));
+    }
+
+    #[test]
+    fn the_time_and_the_device_are_not_read_from_one_of_several_columns_of_their_name() {
+        let header = StringRecord::from(vec!["t", "t", "d", "d ", "time", "v", "w"]);
+        let find = |time: &str, device: &str| {
+            let (device, time_column) = (WantedDevice::Column(device.to_owned()), Some(time.to_owned()));
+            let metrics = vec!["w".parse().unwrap()];
+            let found = Columns::find(&header, &[], &Wanted { device, time_column, metrics });
+            found.map(|columns| (columns.time, columns.device))
+        };
+        let several = |name: &str| ColumnsError::Several(name.into(), "t, t, d, d, time, v, w".into());
+        for (time, device, name) in [("t", "v", "t"), ("time,t", "v", "t"), ("time", "d", "d")] {
+            assert_eq!(find(time, device), Err(several(name)), "{time} {device}");
+        }
+        assert_eq!(find("time", "v"), Ok((vec![4], DeviceSource::Column(5))));
     }
 
     #[test]
