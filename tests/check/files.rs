@@ -128,8 +128,8 @@ async fn a_data_folder_that_cannot_be_written_is_found() {
         let mend = there.has("error", part, "cannot be written: ");
         assert!(mend.contains("as the user of the service"), "{mend}");
     }
-    let mend = missing.has("warning", "configuration", "; this user cannot create it: ");
-    assert!(mend.contains("--data-dir"), "{mend}");
+    let mend = missing.has("error", "configuration", ", and this user cannot create it: ");
+    assert!(mend.contains("--data-dir or --config"), "{mend}");
 }
 
 #[tokio::test]

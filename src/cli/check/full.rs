@@ -192,17 +192,20 @@ fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
 
 /// An error if the service cannot use the data folder.
 ///
-/// A missing one is a warning: mostly, a flag was forgotten.
+/// A missing one that the first start can create is a warning: mostly, a flag was forgotten.
 fn data_folder(config: &Config) -> Option<Finding> {
     let folder = &config.server.data_dir;
     let refused = data_dir::expect_writable(folder).err();
     if matches!(folder.try_exists(), Ok(false)) {
-        let refused = refused.map_or_else(String::new, |error| format!("; this user cannot create it: {error}"));
-        return Some(Finding::warning(
-            CONFIGURATION,
-            format!("there is no data folder {}: the first start creates it{refused}", folder.display()),
-            "if the service has been started, name its folder with --data-dir or --config",
-        ));
+        let missing = format!("there is no data folder {}", folder.display());
+        let mend = "if the service has been started, name its folder with --data-dir or --config";
+        return Some(match refused {
+            None => Finding::warning(CONFIGURATION, format!("{missing}: the first start creates it"), mend),
+            Some(error) => {
+                let found = format!("{missing}, and this user cannot create it: {error}");
+                Finding::error(CONFIGURATION, found, format!("{mend}; otherwise run the check as its user"))
+            }
+        });
     }
     refused.map(|error| {
         let found = format!("the data folder {} cannot be written: {error}", folder.display());
