@@ -146,7 +146,8 @@ pub(in super::super) fn min_free(config: &Config) -> MinFree {
 /// Whether an SQLite file is in use on the file system of the log.
 fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
     let lock = sqlite::lock_of(&config.sqlite_file()); // beside the file, also if sqlite.file is a link to it
-    !config.store_kind().is_mongodb() && disk_of(&lock) == disk_of(&data_dir::log_dir(&config.server.data_dir))
+    let folder = lock.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    !config.store_kind().is_mongodb() && disk_of(folder) == disk_of(&data_dir::log_dir(&config.server.data_dir))
 }
 
 /// The file system of a path, or of its nearest folder that exists.
@@ -332,6 +333,8 @@ mod tests {
         config.server.data_dir = folder.path().join("new");
         let first = min_free(&config);
         std::fs::create_dir_all(data_dir::log_dir(&config.server.data_dir)).unwrap();
+        // On overlayfs, a file may have another device than its folder, as this link has.
+        std::os::unix::fs::symlink("/dev/null", sqlite::lock_of(&config.sqlite_file())).unwrap();
         let expected = SqliteStore::space_needed(config.flush.max_buckets_per_write);
         assert!(expected > MIN_FREE_WITHOUT_STORE_BYTES);
         for found in [first, min_free(&config)] {
