@@ -46,7 +46,8 @@ pub fn lock_of(path: &Path) -> PathBuf {
     with_ending(&target_of(path), "-lock")
 }
 
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+/// The path of a file beside the database at `path`, which is no link.
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(ending);
     path.into()

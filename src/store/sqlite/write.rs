@@ -178,8 +178,8 @@ impl Writer {
     }
 
     fn wal_bytes(&self) -> u64 {
-        let [_, wal, ..] = file::files_of(Path::new(self.connection.path().unwrap_or_default()));
-        std::fs::metadata(wal).map_or(0, |wal| wal.len())
+        let database = Path::new(self.connection.path().unwrap_or_default()); // no link
+        std::fs::metadata(file::with_ending(database, "-wal")).map_or(0, |wal| wal.len())
     }
 
     /// Writes all buckets in one transaction, or none.
