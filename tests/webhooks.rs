@@ -139,6 +139,7 @@ async fn telemetry_for_thingsboard_becomes_readings_in_each_of_its_forms() {
 const OF_A_PARAMETER: &str = r#"
     path = "/q"
     device = "?dev"
+    parameters = ["dev"]
     device_prefix = "site-"
     time = "t"
     time_unit = "s"
@@ -161,6 +162,8 @@ async fn a_hook_of_its_own_names_device_time_metrics_and_labels() {
     accepted(&server, "/q?dev=7", body, 1).await;
     let reading = json!([{ "ts": "2024-04-20T14:00:10.500Z", "values": { "temp{probe=in}": 21.5 } }]);
     assert_eq!(server.readings("site-7").await, reading);
+    let answer = server.post("/q?dev=%ff", JSON, body).await;
+    assert_eq!(problem(&answer, 400)["detail"], "dev: is not UTF-8");
     accepted(&server, "/tts", payload("tts"), 1).await;
     let readings = server.readings("soil-17").await;
     assert_eq!(readings[0]["values"], json!({ "rssi": -97.0 }), "keys of the hook override those of the preset");

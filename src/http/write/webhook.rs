@@ -40,8 +40,10 @@ impl Webhook {
             Some(DevicePlace::Parameter(name)) => Some(name),
             _ => None,
         };
+        let mut ignored_parameters = with_preset.parameters.unwrap_or_default();
+        ignored_parameters.retain(|name| Some(name) != device_parameter.as_ref());
         let (path, hook) = (with_preset.path.as_str().to_owned(), Arc::new(Hook::new(webhook)));
-        Self { path, hook, device_parameter, ignored_parameters: with_preset.parameters.unwrap_or_default() }
+        Self { path, hook, device_parameter, ignored_parameters }
     }
 }
 
