@@ -9,13 +9,13 @@ use crate::http::Threads;
 
 /// The turns to decompress a body.
 ///
-/// Decompressing is short. So it does not wait for bodies that are parsed, such as those of an import.
+/// Decompressing is mostly short. So it does not wait for bodies that are parsed, such as those of an import.
 pub(in crate::http) static DECOMPRESSING: LazyLock<Semaphore> = LazyLock::new(turns);
 
 /// The turns to parse a large body.
 pub(in crate::http) static PARSING: LazyLock<Semaphore> = LazyLock::new(turns);
 
-/// A turn for each processor.
+/// As many turns as processors, for each of the two kinds of work.
 ///
 /// More threads that work at once would delay the requests with small bodies.
 fn turns() -> Semaphore {
