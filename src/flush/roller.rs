@@ -18,8 +18,9 @@
 //!
 //! The roller walks the devices of the store in the order of their IDs, some at a time, one step after the
 //! other. After each step it rests for as long as the step took, so that the flush keeps its share of the
-//! store. It saves the last device from time to time. Steps that an end of the process has undone are
-//! repeated, with the same result.
+//! store. Rolling up a day costs as much as storing an hour or two of its readings. So the rollups of a large
+//! fleet are spread over some hours ([`SPREAD`]), unless the roller is late. It saves the last device from
+//! time to time. Steps that an end of the process has undone are repeated, with the same result.
 
 use std::ops::Range;
 use std::path::Path;
@@ -48,6 +49,17 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The longest rest between two steps.
 const MAX_REST: Duration = Duration::from_secs(1);
+
+/// The time after the end of a day over which its rollups are spread, if there are at least [`SPREAD_HOURS`].
+///
+/// Readings that expire as early as [`Closing::Daily`] allows are left for twice that time.
+const SPREAD: Duration = Duration::from_secs(6 * 3600);
+
+/// The hours of a day of a million devices. The rollups of a smaller fleet take a share of [`SPREAD`].
+const SPREAD_HOURS: u64 = 24_000_000;
+
+/// The hours that are rolled up first, without being spread: those of 10,000 devices.
+const FIRST_HOURS: u64 = 240_000;
 
 /// Which hours are closed and rolled up together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +140,8 @@ pub(super) struct Roller<'a> {
     has_shortened_expiry: bool,
     /// Whether the last attempt to shorten the expiry has failed, for the log line.
     expiry_fails: OncePerChange,
+    /// The number of hours that were rolled up for the last day.
+    hours_of_day: u64,
     /// When the search for the first hour that is not rolled up began.
     ///
     /// The lag counts from here until that hour is known.
@@ -146,6 +160,7 @@ impl<'a> Roller<'a> {
             is_checked: false,
             has_shortened_expiry: false,
             expiry_fails: OncePerChange::default(),
+            hours_of_day: 0,
             started: now,
         }
     }
@@ -266,8 +281,12 @@ impl<'a> Roller<'a> {
                 self.save().await;
             }
             after = Some(last);
-            tokio::time::sleep(start.elapsed().min(MAX_REST)).await;
+            let is_spread = rollups > FIRST_HOURS && !self.is_late(&hours, end);
+            let spread = if is_spread { share_of_spread(written, self.hours_of_day) } else { Duration::ZERO };
+            let took = start.elapsed();
+            tokio::time::sleep(spread.saturating_sub(took).max(took.min(MAX_REST))).await;
         }
+        self.hours_of_day = rollups;
         let [from, until] = [hours.start, hours.end].map(|hour| hour_text::encode(hour).unwrap_or_default());
         let seconds = begin.elapsed().as_secs_f64();
         tracing::info!(from, until, rollups, seconds, "rolled up the closed hours of a day");
@@ -276,6 +295,13 @@ impl<'a> Roller<'a> {
             self.save().await;
         }
         Ok(())
+    }
+
+    /// Whether these hours are not those of the last closed day, or [`SPREAD`] is over.
+    fn is_late(&self, hours: &Range<Hour>, end: Hour) -> bool {
+        let since_ms = self.pipeline.options.clock.now_ms().saturating_sub(hours.end.start_ms());
+        let is_over = u128::try_from(since_ms).is_ok_and(|since_ms| since_ms >= SPREAD.as_millis());
+        is_over || hours.end < end || self.pipeline.options.closing == Closing::Hourly
     }
 
     fn advance(&mut self, next: Hour) {
@@ -321,9 +347,22 @@ impl<'a> Roller<'a> {
     }
 }
 
+/// The share of [`SPREAD`] that `written` hours take, if a day had `hours_of_day` before.
+fn share_of_spread(written: u64, hours_of_day: u64) -> Duration {
+    SPREAD.mul_f64(written as f64 / hours_of_day.max(SPREAD_HOURS) as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rollups_of_a_large_fleet_are_spread_over_hours() {
+        let minutes = |hours: u64, of_last_day: u64| share_of_spread(hours, of_last_day).as_secs() / 60;
+        assert_eq!(minutes(24_000_000, 0), 360, "a million devices");
+        assert_eq!(minutes(240_000_000, 240_000_000), 360, "ten million, after the first day");
+        assert_eq!(minutes(2_400_000, 2_400_000), 36, "100,000 devices");
+    }
 
     #[test]
     fn hours_are_closed_the_delay_after_the_last_of_them_ends() {
