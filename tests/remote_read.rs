@@ -402,7 +402,7 @@ async fn series_beyond_the_index_are_found(server: &Server, is_stored: bool) {
     ] {
         let queries = vec![query((0, i64::MAX), vec![matcher.clone()])];
         let request = ReadRequest { queries, accepted_response_types: vec![] };
-        assert_eq!(results(&post(server, None, &request).await), [expected.clone()], "{matcher:?}");
+        assert_eq!(results(&post(server, None, &request).await), std::slice::from_ref(expected), "{matcher:?}");
     }
     let queries = vec![query((0, i64::MAX), vec![matcher(0, "__name__", "pod_cpu")])];
     let refused = post(server, None, &ReadRequest { queries, accepted_response_types: vec![] }).await;

@@ -544,7 +544,7 @@ mod tests {
             assert_eq!((connect.client_id.as_str(), connect.password.as_deref()), ("d", Some(&b"key"[..])));
             assert_eq!(connect.wants_session, flags == 0x4e);
             let (longer, shorter) = ([&fields[..], &[0]].concat(), &fields[..fields.len() - 1]);
-            let cut = &fields[..fields.len() - password.len() + 1];
+            let cut = &fields[..=fields.len() - password.len()];
             for fields in [&longer[..], shorter, cut] {
                 let received = Session::new(64, 1).receive(&connect_v5(flags, fields));
                 assert!(matches!(received[..], [Received::Ended(Ended::Protocol(_))]), "{received:?}");
