@@ -55,11 +55,11 @@ const MAX_REST: Duration = Duration::from_secs(1);
 /// Readings that expire as early as [`Closing::Daily`] allows are left for twice that time.
 const SPREAD: Duration = Duration::from_secs(6 * 3600);
 
-/// The hours of a day of a million devices. The rollups of a smaller fleet take a share of [`SPREAD`].
-const SPREAD_HOURS: u64 = 24_000_000;
+/// The hours of a day of 200,000 devices. The rollups of a smaller fleet take a share of [`SPREAD`].
+const SPREAD_HOURS: u64 = 4_800_000;
 
-/// The hours that are rolled up first, without being spread: those of 10,000 devices.
-const FIRST_HOURS: u64 = 240_000;
+/// The hours that are rolled up first, without being spread: those of 5,000 devices.
+const FIRST_HOURS: u64 = 120_000;
 
 /// Which hours are closed and rolled up together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,8 +140,6 @@ pub(super) struct Roller<'a> {
     has_shortened_expiry: bool,
     /// Whether the last attempt to shorten the expiry has failed, for the log line.
     expiry_fails: OncePerChange,
-    /// The number of hours that were rolled up for the last day.
-    hours_of_day: u64,
     /// When the search for the first hour that is not rolled up began.
     ///
     /// The lag counts from here until that hour is known.
@@ -160,7 +158,6 @@ impl<'a> Roller<'a> {
             is_checked: false,
             has_shortened_expiry: false,
             expiry_fails: OncePerChange::default(),
-            hours_of_day: 0,
             started: now,
         }
     }
@@ -226,7 +223,7 @@ impl<'a> Roller<'a> {
             } else if self.rollups.next_hour(Hour(i32::MIN)).await?.is_some() {
                 tracing::info!("this data folder is new to the database: all stored days are rolled up once");
             }
-            self.progress = Some(RollupProgress { identity, next: Hour(i32::MIN), partial: None });
+            self.progress = Some(RollupProgress { identity, next: Hour(i32::MIN), partial: None, hours_of_day: None });
             self.has_shortened_expiry = false;
             self.started = Instant::now();
         }
@@ -259,20 +256,24 @@ impl<'a> Roller<'a> {
     }
 
     /// Rolls up hours of one day, of all devices after `after`.
+    ///
+    /// Ends early if the collections are replaced meanwhile: then [`Self::next_hours`] begins anew.
     async fn roll_up_hours(
         &mut self,
         hours: Range<Hour>,
         mut after: Option<Arc<str>>,
         end: Hour,
     ) -> Result<(), StoreError> {
-        let (begin, mut rollups) = (Instant::now(), 0);
+        let (begin, is_whole) = (Instant::now(), after.is_none());
+        let (mut rollups, mut hours_of_day) = (0, 0);
         loop {
             let start = Instant::now();
-            let RolledUp { written, refused, last } =
+            let RolledUp { found, written, refused, last } =
                 self.rollups.roll_up_devices(hours.clone(), after.as_deref()).await?;
             self.pipeline.metrics.rollups_written_total.increment(written);
             self.pipeline.metrics.rollups_refused_total.increment(refused);
             rollups += written;
+            hours_of_day += found;
             close_past_hours(self.pipeline).await; // a long history takes hours, and others do not wait
             let Some(last) = last else { break };
             self.note_partial(Partial { until: hours.end, after: Arc::clone(&last) });
@@ -281,12 +282,21 @@ impl<'a> Roller<'a> {
                 self.save().await;
             }
             after = Some(last);
-            let is_spread = rollups > FIRST_HOURS && !self.is_late(&hours, end);
-            let spread = if is_spread { share_of_spread(written, self.hours_of_day) } else { Duration::ZERO };
+            let options = &self.pipeline.options;
+            let is_late = is_late(options.clock.now_ms(), &hours, end, options.closing, self.has_shortened_expiry);
+            let of_last_day = self.progress.as_ref().and_then(|progress| progress.hours_of_day);
+            let is_spread = hours_of_day > FIRST_HOURS && !is_late;
+            let spread = if is_spread { share_of_spread(found, of_last_day) } else { Duration::ZERO };
             let took = start.elapsed();
             tokio::time::sleep(spread.saturating_sub(took).max(took.min(MAX_REST))).await;
+            self.check_identity().await?;
+            if self.progress.as_ref().is_none_or(|progress| progress.partial.is_none()) {
+                return Ok(()); // it is the progress of other collections
+            }
         }
-        self.hours_of_day = rollups;
+        if let Some(progress) = self.progress.as_mut().filter(|_| is_whole) {
+            progress.hours_of_day = Some(hours_of_day);
+        }
         let [from, until] = [hours.start, hours.end].map(|hour| hour_text::encode(hour).unwrap_or_default());
         let seconds = begin.elapsed().as_secs_f64();
         tracing::info!(from, until, rollups, seconds, "rolled up the closed hours of a day");
@@ -295,13 +305,6 @@ impl<'a> Roller<'a> {
             self.save().await;
         }
         Ok(())
-    }
-
-    /// Whether these hours are not those of the last closed day, or [`SPREAD`] is over.
-    fn is_late(&self, hours: &Range<Hour>, end: Hour) -> bool {
-        let since_ms = self.pipeline.options.clock.now_ms().saturating_sub(hours.end.start_ms());
-        let is_over = u128::try_from(since_ms).is_ok_and(|since_ms| since_ms >= SPREAD.as_millis());
-        is_over || hours.end < end || self.pipeline.options.closing == Closing::Hourly
     }
 
     fn advance(&mut self, next: Hour) {
@@ -347,9 +350,20 @@ impl<'a> Roller<'a> {
     }
 }
 
-/// The share of [`SPREAD`] that `written` hours take, if a day had `hours_of_day` before.
-fn share_of_spread(written: u64, hours_of_day: u64) -> Duration {
-    SPREAD.mul_f64(written as f64 / hours_of_day.max(SPREAD_HOURS) as f64)
+/// Whether the rollups of these hours are not spread:
+/// - [`SPREAD`] is over since the hours ended (a clock that is set back is before that),
+/// - they are not those of the last closed day, which ends at `end`,
+/// - each hour is closed by itself, because readings expire soon, or
+/// - the store waits for the rollups to let readings expire earlier, as after a start.
+fn is_late(now_ms: i64, hours: &Range<Hour>, end: Hour, closing: Closing, has_shortened_expiry: bool) -> bool {
+    let since_ms = now_ms.saturating_sub(hours.end.start_ms());
+    let is_over = u128::try_from(since_ms).is_ok_and(|since_ms| since_ms >= SPREAD.as_millis());
+    is_over || hours.end < end || closing == Closing::Hourly || !has_shortened_expiry
+}
+
+/// The share of [`SPREAD`] that `found` hours take, if the last day had `of_last_day`.
+fn share_of_spread(found: u64, of_last_day: Option<u64>) -> Duration {
+    SPREAD.mul_f64(found as f64 / of_last_day.unwrap_or_default().max(SPREAD_HOURS) as f64)
 }
 
 #[cfg(test)]
@@ -358,10 +372,28 @@ mod tests {
 
     #[test]
     fn the_rollups_of_a_large_fleet_are_spread_over_hours() {
-        let minutes = |hours: u64, of_last_day: u64| share_of_spread(hours, of_last_day).as_secs() / 60;
-        assert_eq!(minutes(24_000_000, 0), 360, "a million devices");
-        assert_eq!(minutes(240_000_000, 240_000_000), 360, "ten million, after the first day");
-        assert_eq!(minutes(2_400_000, 2_400_000), 36, "100,000 devices");
+        let minutes = |hours: u64, of_last_day| share_of_spread(hours, of_last_day).as_secs() / 60;
+        assert_eq!(minutes(4_800_000, None), 360, "200,000 devices");
+        assert_eq!(minutes(240_000_000, Some(240_000_000)), 360, "ten million, after the first day");
+        assert_eq!(minutes(2_400_000, Some(2_400_000)), 180, "100,000 devices");
+    }
+
+    #[test]
+    fn rollups_that_are_late_are_not_spread() {
+        let (day, at) = (Day(7).hours(), |minutes: i64| Day(8).start_ms() + minutes * 60_000);
+        let (daily, hourly) = (Closing::Daily, Closing::Hourly);
+        for (minutes, end, closing, has_shortened_expiry, expected) in [
+            (20, day.end, daily, true, false),
+            (359, day.end, daily, true, false),
+            (360, day.end, daily, true, true),
+            (20, Day(8).hours().end, daily, true, true), // an earlier day
+            (20, day.end, hourly, true, true),
+            (20, day.end, daily, false, true),
+            (-600, day.end, daily, true, false), // the clock was set back
+        ] {
+            let is_late = is_late(at(minutes), &day, end, closing, has_shortened_expiry);
+            assert_eq!(is_late, expected, "{minutes} {end:?} {closing:?} {has_shortened_expiry}");
+        }
     }
 
     #[test]

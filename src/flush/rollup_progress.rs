@@ -2,11 +2,12 @@
 //!
 //! ```json
 //! {"version":1,"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T00:00:00Z",
-//!  "partial":{"until":"2026-04-21T00:00:00Z","after":"LIGHT-FL02-ZONE4"}}
+//!  "partial":{"until":"2026-04-21T00:00:00Z","after":"LIGHT-FL02-ZONE4"},"hours":480000}
 //! ```
 //! All hours before `before` are rolled up in the collections that `identity` names; and if there is a
-//! `partial`, so are the hours from there until `until` of all devices up to `after`. The file only saves
-//! work: if it is missing or names other collections, all hours are rolled up again, with the same result.
+//! `partial`, so are the hours from there until `until` of all devices up to `after`. `hours` is the number
+//! of hours of all devices in the last day of which it is known. The file only saves work: if it is missing
+//! or names other collections, all hours are rolled up again, with the same result.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -31,6 +32,8 @@ pub(super) struct RollupProgress {
     ///
     /// `None`: it has rolled up none of the devices.
     pub(super) partial: Option<Partial>,
+    /// The number of hours of devices in the last day that the roller has walked from the first device on.
+    pub(super) hours_of_day: Option<u64>,
 }
 
 /// Hours that are rolled up for a part of the devices.
@@ -49,6 +52,8 @@ struct Encoded {
     before: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<EncodedPartial>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hours: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,7 +87,7 @@ impl RollupProgress {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let Encoded { version: _, identity, before, partial } = serde_json::from_slice(bytes).ok()?;
+        let Encoded { version: _, identity, before, partial, hours } = serde_json::from_slice(bytes).ok()?;
         let next = hour_text::decode(&before)?;
         let partial = match partial {
             Some(EncodedPartial { until, after }) => {
@@ -92,7 +97,7 @@ impl RollupProgress {
             }
             None => None,
         };
-        Some(Self { identity, next, partial })
+        Some(Self { identity, next, partial, hours_of_day: hours })
     }
 
     /// Replaces the file.
@@ -106,7 +111,8 @@ impl RollupProgress {
             None => None,
         };
         let before = hour_text::encode(self.next)?;
-        let encoded = Encoded { version: Version1, identity: self.identity.clone(), before, partial };
+        let (identity, hours) = (self.identity.clone(), self.hours_of_day);
+        let encoded = Encoded { version: Version1, identity, before, partial, hours };
         replace_file(path, &serde_json::to_vec(&encoded)?)
     }
 }
@@ -121,15 +127,17 @@ mod tests {
         let path = folder.path().join("rollups.json");
         assert_eq!(RollupProgress::load(&path), None);
         for next in [Hour(-1), Hour(0), Hour(493_527)] {
-            for partial in [Some(Partial { until: Day::of(next).hours().end, after: "a/b \"1\"".into() }), None] {
-                let progress = RollupProgress { identity: "x".to_owned(), next, partial };
+            let partial = Partial { until: Day::of(next).hours().end, after: "a/b \"1\"".into() };
+            for (partial, hours_of_day) in [(Some(partial), Some(480_000)), (None, None)] {
+                let progress = RollupProgress { identity: "x".to_owned(), next, partial, hours_of_day };
                 progress.save(&path).unwrap();
                 assert_eq!(RollupProgress::load(&path), Some(progress));
             }
         }
         let until = Day::of(Hour(493_527)).hours().end;
         let partial = Some(Partial { until, after: "a/b \"1\"".into() });
-        RollupProgress { identity: "x".to_owned(), next: Hour(493_527), partial }.save(&path).unwrap();
+        let (identity, next) = ("x".to_owned(), Hour(493_527));
+        RollupProgress { identity, next, partial, hours_of_day: Some(480_000) }.save(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("../../tests/golden/rollups-1.json"));
         let of = |version: u32, partial: &str| {
             format!(r#"{{"version":{version},"identity":"x","before":"2026-04-20T15:00:00Z","partial":{partial}}}"#)

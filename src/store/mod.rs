@@ -417,6 +417,8 @@ pub struct Deleted {
 /// The outcome of [`Rollups::roll_up_devices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolledUp {
+    /// The number of hours of devices with readings, also those whose rollups were stored already.
+    pub found: u64,
     /// The number of hours of devices whose rollups were written. Rollups that were stored already do not
     /// count.
     pub written: u64,

@@ -111,8 +111,8 @@ impl Report {
     }
 }
 
-/// The number of hours after midnight that cost more than others.
-const TURN_HOURS: usize = 2;
+/// The number of hours after midnight in which the day before may be rolled up.
+const TURN_HOURS: usize = 7;
 
 /// The hours from which the cost of a whole day is estimated.
 struct Day<'a> {

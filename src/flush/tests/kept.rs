@@ -20,6 +20,8 @@ pub(in crate::flush) struct Kept {
     pub(super) tries: AtomicU64,
     /// With 3, the steps after the third attempt wait until this is raised.
     pub(super) stops_after: AtomicU64,
+    /// With 1, the collections are replaced in the first attempt.
+    pub(super) replaced_in: AtomicU64,
     /// The number of rollups when readings were let expire earlier; `u64::MAX` before.
     pub(super) shortened_with: AtomicU64,
     /// Whether the store refuses to let readings expire earlier.
@@ -51,6 +53,7 @@ impl Kept {
             fails_every: AtomicU64::default(),
             tries: AtomicU64::default(),
             stops_after: AtomicU64::new(u64::MAX),
+            replaced_in: AtomicU64::default(),
             shortened_with: AtomicU64::new(u64::MAX),
             refuses_expiry: AtomicBool::default(),
             writes: Mutex::default(),
@@ -131,7 +134,7 @@ impl Rollups for Faulty {
         let stats = self.fold().await.into_iter();
         let stats = stats.filter(|((device, hour), _)| is_in_step(device) && hours.contains(hour));
         let mut stats: ByBucket = stats.collect();
-        let written = stats.len() as u64;
+        let found = stats.len() as u64;
         let fails_every = kept.fails_every.load(Ordering::Relaxed);
         if fails_every > 0 && tries.is_multiple_of(fails_every) {
             stats.pop_last();
@@ -140,8 +143,12 @@ impl Rollups for Faulty {
         }
         kept.keep(stats);
         kept.steps.lock().unwrap().push((hours, devices.len()));
+        if tries == kept.replaced_in.load(Ordering::Relaxed) {
+            kept.identity.fetch_add(1, Ordering::Relaxed);
+        }
         let last = devices.last().filter(|_| devices.len() == STEP);
-        Ok(RolledUp { written, refused: 0, last: last.map(|summary| Arc::clone(&summary.device)) })
+        let last = last.map(|summary| Arc::clone(&summary.device));
+        Ok(RolledUp { found, written: found, refused: 0, last })
     }
 
     async fn shorten_expiry(&self) -> Result<(), StoreError> {

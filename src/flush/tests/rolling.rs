@@ -29,6 +29,12 @@ fn progress_of(life: &Life) -> Option<RollupProgress> {
     RollupProgress::load(&life.folder.path().join("rollups.json"))
 }
 
+/// The progress of a roller that has rolled up the first day of the devices up to `b`.
+fn reached_b() -> RollupProgress {
+    let partial = Some(Partial { until: Hour(24), after: "b".into() });
+    RollupProgress { identity: "0".to_owned(), next: Hour(0), partial, hours_of_day: Some(30) }
+}
+
 fn is_caught_up(life: &Life) -> bool {
     progress_of(life).is_some_and(|progress| progress.next > life.pipeline.newest_closed())
 }
@@ -262,8 +268,7 @@ async fn the_next_start_goes_on_with_the_device_that_the_last_one_has_reached() 
     until("it has begun", || kept.tries.load(Ordering::Relaxed) > 0).await;
     life.running.roller.abort();
     kept.stops_after.store(u64::MAX, Ordering::Relaxed);
-    let partial = Partial { until: Hour(24), after: "b".into() };
-    let reached = RollupProgress { identity: "0".to_owned(), next: Hour(0), partial: Some(partial) };
+    let reached = reached_b();
     reached.save(&life.pipeline.options.rollup_progress).unwrap();
     let reached = progress_of(&life);
     Roller::new(&life.pipeline, &*life.store, reached).catch_up().await.unwrap();
@@ -277,13 +282,37 @@ async fn the_next_start_goes_on_with_the_device_that_the_last_one_has_reached() 
     // A day that is rolled up in part counts as closed, even if the clock is set back.
     let clock = Clock::fixed(Hour(5).start_ms());
     let kept = Arc::new(Kept::new(clock, Closing::Daily));
-    let partial = Partial { until: Hour(24), after: "b".into() };
-    let reached = RollupProgress { identity: "0".to_owned(), next: Hour(0), partial: Some(partial) };
+    let reached = reached_b();
     reached.save(&folder.path().join("rollups.json")).unwrap();
     std::fs::remove_file(folder.path().join("closed-hours")).unwrap();
     drop(life);
     let life = begin(&folder, &kept);
     assert!(life.pipeline.is_closed(Hour(23)) && !life.pipeline.is_closed(Hour(24)));
+}
+
+#[tokio::test]
+async fn the_hours_of_a_day_are_known_after_a_walk_from_the_first_device_on() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..9).await;
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    for (progress, hours) in [(None, 9), (Some(reached_b()), 30)] {
+        Roller::new(&life.pipeline, &*life.store, progress).catch_up().await.unwrap();
+        assert_eq!(progress_of(&life).unwrap().hours_of_day, Some(hours));
+    }
+}
+
+/// Otherwise a large fleet would wait hours for it.
+#[tokio::test]
+async fn a_walk_over_replaced_collections_begins_anew_at_once() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..9).await;
+    kept.replaced_in.store(1, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    Roller::new(&life.pipeline, &*life.store, None).catch_up().await.unwrap();
+    let day = Day(0).hours();
+    assert_eq!(kept.take_steps(), [(day.clone(), 2), (day.clone(), 2), (day, 1)]);
 }
 
 /// Neither a crash nor a clock that is set back, nor both, opens a closed day again: there are rollups of it.

@@ -3,8 +3,8 @@
 //! The first write to a missing collection makes the server create it, without indexes, expiry or validator,
 //! and a time-series collection as a plain one. So the state has the type and the UUID of each collection as
 //! they were when the schema was ensured, and compares them with the server's list: at each ping, at each
-//! turn of the roller, and in time-series mode after each write. If they differ, the next write creates what
-//! is missing.
+//! turn and step of the roller, and in time-series mode after each write. If they differ, the next write
+//! creates what is missing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -484,8 +484,9 @@ impl<L: Layout> Rollups for MongoStore<L> {
         };
         let buckets: Vec<(Arc<str>, Hour)> = step.devices.iter().flat_map(hours_of).collect();
         let derived = self.layout.derive(&buckets).await?;
+        let found = derived.len() as u64;
         let (written, refused) = self.rollups.bring_up_to_date(&hours, derived).await?;
-        Ok(RolledUp { written, refused, last: step.last })
+        Ok(RolledUp { found, written, refused, last: step.last })
     }
 
     async fn shorten_expiry(&self) -> Result<(), StoreError> {

@@ -53,13 +53,15 @@ async fn a_whole_day_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_of
     let first = stores[0].roll_up_devices(day.clone(), None).await.unwrap();
     let last = first.last.unwrap();
     assert!((100..1_000).contains(&first.written) && *last == *device(first.written as i32 - 3), "{last}");
-    let (mut after, mut written) = (Some(last), first.written);
+    let (mut after, mut found, mut written) = (Some(last), first.found, first.written);
     while let Some(last) = after {
         let next = stores[1].roll_up_devices(day.clone(), Some(&last)).await.unwrap();
+        found += next.found;
         written += next.written;
         after = next.last;
     }
     assert_eq!(written, 1_300 + 2, "those that were left, and the hours around of the first device");
+    assert_eq!(found, 1_500 + 2, "also those that were rolled up before");
     assert_eq!(roll_up_hours(&stores[0], day).await.unwrap(), 0);
 
     scratch.delete_buckets(doc! {}).await;
