@@ -65,7 +65,11 @@ async fn a_local_time_that_is_not_one_instant_is_refused_with_both() {
             assert!(refused.status == 400 && refused.text().contains(said), "{path}: {}", refused.text());
         }
         let refused = server.get(&format!("{path}from=2026-11-22T08:00")).await;
-        assert!(refused.status == 400 && refused.text().contains("tz=Europe/Berlin"), "{path}: {}", refused.text());
+        assert!(
+            refused.status == 400 && refused.text().contains("time zone (tz), such as Europe/Berlin"),
+            "{path}: {}",
+            refused.text()
+        );
     }
 }
 

@@ -163,8 +163,10 @@ async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
 async fn a_device_with_too_many_metrics_is_told_of_a_quota() {
     let server = Server::start(setup().set("limits.device_metrics_per_hour", 1)).await;
     let mut device = Device::connected(&server, true, "d1");
-    device.publish(1, "own/x", &json!({ "deviceId": "a", "values": { "x": 1, "y": 1 } }).to_string());
-    assert_eq!(device.acknowledgement(), (1, 0x97));
+    for (id, metric, reason) in [(1, "x", 0), (2, "y", 0x97)] {
+        device.publish(id, "own/x", &json!({ "deviceId": "a", "values": { metric: 1 } }).to_string());
+        assert_eq!(device.acknowledgement(), (id, reason));
+    }
 }
 
 /// Their sender does not send them again.
