@@ -89,7 +89,10 @@ impl Device {
     fn acknowledgement(&mut self) -> (u16, u8) {
         let packet = self.packet().expect("an acknowledgement");
         assert_eq!(packet[0], 0x40, "{packet:?}");
-        (u16::from_be_bytes([packet[2], packet[3]]), packet.get(4).copied().unwrap_or_default())
+        // With a reason in words, the length takes two bytes.
+        let begin = 2 + packet[1..].iter().position(|byte| *byte < 0x80).expect("a length");
+        let body = &packet[begin..];
+        (u16::from_be_bytes([body[0], body[1]]), body.get(2).copied().unwrap_or_default())
     }
 
     /// The packets until the server closes the connection.
