@@ -264,7 +264,7 @@ impl<'a> Roller<'a> {
         mut after: Option<Arc<str>>,
         end: Hour,
     ) -> Result<(), StoreError> {
-        let (begin, is_whole) = (Instant::now(), after.is_none());
+        let (begin, is_whole) = (Instant::now(), after.is_none() && hours == Day::of(hours.start).hours());
         let (mut rollups, mut hours_of_day) = (0, 0);
         loop {
             let start = Instant::now();
@@ -286,16 +286,18 @@ impl<'a> Roller<'a> {
             let is_late = is_late(options.clock.now_ms(), &hours, end, options.closing, self.has_shortened_expiry);
             let of_last_day = self.progress.as_ref().and_then(|progress| progress.hours_of_day);
             let is_spread = hours_of_day > FIRST_HOURS && !is_late;
-            let spread = if is_spread { share_of_spread(found, of_last_day) } else { Duration::ZERO };
+            let spread = of_last_day.filter(|_| is_spread).map(|of_last_day| share_of_spread(found, of_last_day));
             let took = start.elapsed();
-            tokio::time::sleep(spread.saturating_sub(took).max(took.min(MAX_REST))).await;
+            tokio::time::sleep(spread.unwrap_or_default().saturating_sub(took).max(took.min(MAX_REST))).await;
             self.check_identity().await?;
             if self.progress.as_ref().is_none_or(|progress| progress.partial.is_none()) {
                 return Ok(()); // it is the progress of other collections
             }
         }
         if let Some(progress) = self.progress.as_mut().filter(|_| is_whole) {
-            progress.hours_of_day = Some(hours_of_day);
+            // After a quiet day, such as a Sunday, the pace must not be too slow for the next one.
+            let least = progress.hours_of_day.map_or(0, |before| before - before / 16);
+            progress.hours_of_day = Some(hours_of_day.max(least));
         }
         let [from, until] = [hours.start, hours.end].map(|hour| hour_text::encode(hour).unwrap_or_default());
         let seconds = begin.elapsed().as_secs_f64();
@@ -361,9 +363,9 @@ fn is_late(now_ms: i64, hours: &Range<Hour>, end: Hour, closing: Closing, has_sh
     is_over || hours.end < end || closing == Closing::Hourly || !has_shortened_expiry
 }
 
-/// The share of [`SPREAD`] that `found` hours take, if the last day had `of_last_day`.
-fn share_of_spread(found: u64, of_last_day: Option<u64>) -> Duration {
-    SPREAD.mul_f64(found as f64 / of_last_day.unwrap_or_default().max(SPREAD_HOURS) as f64)
+/// The share of [`SPREAD`] that `found` hours take, if the last days had up to `of_last_day`.
+fn share_of_spread(found: u64, of_last_day: u64) -> Duration {
+    SPREAD.mul_f64(found as f64 / of_last_day.max(SPREAD_HOURS) as f64)
 }
 
 #[cfg(test)]
@@ -373,9 +375,9 @@ mod tests {
     #[test]
     fn the_rollups_of_a_large_fleet_are_spread_over_hours() {
         let minutes = |hours: u64, of_last_day| share_of_spread(hours, of_last_day).as_secs() / 60;
-        assert_eq!(minutes(4_800_000, None), 360, "200,000 devices");
-        assert_eq!(minutes(240_000_000, Some(240_000_000)), 360, "ten million, after the first day");
-        assert_eq!(minutes(2_400_000, Some(2_400_000)), 180, "100,000 devices");
+        assert_eq!(minutes(4_800_000, 4_800_000), 360, "200,000 devices");
+        assert_eq!(minutes(240_000_000, 240_000_000), 360, "ten million");
+        assert_eq!(minutes(2_400_000, 2_400_000), 180, "100,000 devices");
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub(super) struct RollupProgress {
     ///
     /// `None`: it has rolled up none of the devices.
     pub(super) partial: Option<Partial>,
-    /// The number of hours of devices in the last day that the roller has walked from the first device on.
+    /// The number of hours of devices in the last whole day that the roller has walked from the first device
+    /// on. It shrinks by at most a sixteenth a day. `None`: no such day is known, and none is spread.
     pub(super) hours_of_day: Option<u64>,
 }
 

@@ -296,7 +296,8 @@ async fn the_hours_of_a_day_are_known_after_a_walk_from_the_first_device_on() {
     fill(&folder, 0..9).await;
     let life = begin(&folder, &kept);
     life.running.roller.abort();
-    for (progress, hours) in [(None, 9), (Some(reached_b()), 30)] {
+    let after_a_larger_day = RollupProgress { partial: None, hours_of_day: Some(160), ..reached_b() };
+    for (progress, hours) in [(None, 9), (Some(reached_b()), 30), (Some(after_a_larger_day), 150)] {
         Roller::new(&life.pipeline, &*life.store, progress).catch_up().await.unwrap();
         assert_eq!(progress_of(&life).unwrap().hours_of_day, Some(hours));
     }
