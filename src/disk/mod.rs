@@ -345,7 +345,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
 pub fn expect_writable(path: &Path) -> Result<()> {
     let path = or_current(path);
     let rights = if path.is_dir() { AccessFlags::W_OK | AccessFlags::X_OK } else { AccessFlags::W_OK };
-    access(path, rights).map_err(|error| named(path, &error.into()))
+    access(path, rights).map_err(Error::from).map_err(named(path))
 }
 
 /// Checks that this process may write files in the folder at `path`, which [`make_folder`] may create before.
@@ -357,12 +357,12 @@ pub fn expect_writable_folder(path: &Path) -> Result<()> {
     let mut above = path.ancestors().map(or_current);
     let there = above.find(|folder| !matches!(folder.try_exists(), Ok(false))).unwrap_or(path);
     expect_writable(there)?;
-    if there.is_dir() { Ok(()) } else { Err(named(there, &ErrorKind::NotADirectory.into())) }
+    if there.is_dir() { Ok(()) } else { Err(named(there)(ErrorKind::NotADirectory.into())) }
 }
 
 /// Adds a path to an error.
-fn named(path: &Path, error: &Error) -> Error {
-    Error::new(error.kind(), format!("{}: {error}", path.display()))
+pub(crate) fn named(path: &Path) -> impl FnOnce(Error) -> Error {
+    move |error| Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Makes the names of the files in the folder at `path` survive a crash.

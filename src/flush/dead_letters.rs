@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::common::regular_file::{open_regular, open_regular_with};
-use crate::disk::{Folder, OsFolder, is_disk_full};
+use crate::disk::{Folder, OsFolder, is_disk_full, named};
 use crate::model::{BucketWrite, Contents, Deletion};
 
 use self::file::Change;
@@ -99,8 +99,8 @@ impl DeadLetters {
     pub fn lock(path: &Path) -> std::io::Result<File> {
         let path = path.with_extension("lock");
         let lock = open_regular_with(&path, File::options().write(true).create(true).truncate(false));
-        let lock = lock.map_err(file::named(&path))?;
-        lock.lock().map_err(file::named(&path))?;
+        let lock = lock.map_err(named(&path))?;
+        lock.lock().map_err(named(&path))?;
         Ok(lock)
     }
 

@@ -4,13 +4,8 @@ use std::io::{BufRead, BufReader, Error, ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::disk::{Folder, OpenFile, OpenMode};
+use crate::disk::{Folder, OpenFile, OpenMode, named};
 use crate::log::MAX_PAYLOAD_BYTES;
-
-/// Adds the path of a file to an error.
-pub(super) fn named(path: &Path) -> impl FnOnce(Error) -> Error {
-    move |error| Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
 
 /// Renames a file to `taken`, unless `taken` exists. Returns false if neither file exists.
 pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
