@@ -219,6 +219,25 @@ async fn each_error_in_a_dialect_of_influxdb_is_a_contract() {
     }
 }
 
+/// Telegraf drops the lines after an error of version 1 with one of these texts, whatever the status is.
+#[tokio::test]
+async fn lines_that_version_1_refuses_for_now_are_sent_again() {
+    let dropping = [
+        "partial write",
+        "unable to parse",
+        "points beyond retention policy",
+        "hinted handoff queue not empty",
+        "retention policy not found",
+    ];
+    let failed = ProblemCode::iter().flat_map(examples).map(|problem| Version::V1.failed(&problem));
+    let late = Version::V1.rejected(&receipt(2, Some(Duration::from_secs(3))), b"", true);
+    assert_eq!(late.status(), StatusCode::SERVICE_UNAVAILABLE);
+    for response in failed.chain([late]).filter(|response| response.status().is_server_error()) {
+        let answer = text(response).await;
+        assert!(!dropping.iter().any(|words| answer.contains(words)), "{answer}");
+    }
+}
+
 #[test]
 fn a_wait_is_rounded_up_to_whole_seconds() {
     for (millis, seconds) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (86_400_000, "86400")] {

@@ -111,7 +111,11 @@ impl Version {
             (Self::V2, None) if receipt.accepted > 0 => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::BAD_REQUEST,
         };
-        let message = || format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
+        let message = || match (self, receipt.retry_after) {
+            // Telegraf drops the lines after any error of version 1 with the words "partial write".
+            (Self::V1, Some(_)) => Problem::rejected(receipt.clone(), partial).detail().to_owned(),
+            _ => format!("partial write: {} dropped={}", described(receipt), receipt.rejected),
+        };
         let mut response = match self {
             Self::V1 => v1(refused, &message()),
             Self::V2 => v2(refused, &message(), receipt.listed.first().and_then(|first| first.line)),
