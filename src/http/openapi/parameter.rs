@@ -342,6 +342,13 @@ pub(in crate::http) const ACCEPT_PARTIAL: Parameter = Parameter {
     example: "true",
 };
 
+pub(in crate::http) const VERBOSE: Parameter = Parameter {
+    name: "verbose",
+    description: "Not empty, `0` or `false`: `200`, with the version in a body.",
+    schema: |_| json!({ "type": "string", "default": "false" }),
+    example: r#""true""#,
+};
+
 pub(in crate::http) const Q: Parameter = Parameter {
     name: "q",
     description: "Statements of InfluxQL. A form in the body may have this parameter, and the others, instead.",

@@ -3,34 +3,50 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::http::App;
-use crate::http::openapi::{Operation, Tag};
+use crate::http::openapi::parameter::VERBOSE;
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::request::params::Params;
 
 /// The version of `InfluxDB` that answers report, for clients that adapt to it.
 pub(in crate::http) const INFLUXDB_VERSION: &str = "1.8.10";
 
+/// The query parameters of `/ping`. Others are ignored.
+const OF_PING: Parameters = &[&[&VERBOSE]];
+
 /// Describes `GET /ping`.
 pub(in crate::http) fn describe_ping() -> Operation {
+    let version = json!({ "type": "string", "description": "The version of InfluxDB that clients find." });
+    let body = json!({ "type": "object", "properties": { "version": version }, "required": ["version"] });
     Operation::get(Tag::Influxdb, "ping", "Whether the server is reachable")
         .description("`HEAD` too.")
+        .parameters(OF_PING)
+        .answers_as(200, "It is, and `verbose` asked for a body.", "application/json", &body)
         .answers_nothing(204, "It is.")
 }
 
 /// `GET /ping` and `HEAD /ping`: the server is reachable.
-pub(in crate::http) async fn ping() -> Response {
+///
+/// With `verbose`, the status is 200, for which some clients wait.
+pub(in crate::http) async fn ping(uri: Uri) -> Response {
     let headers = [
         (HeaderName::from_static("x-influxdb-version"), INFLUXDB_VERSION),
         (HeaderName::from_static("x-influxdb-build"), env!("CARGO_PKG_NAME")),
     ];
-    (StatusCode::NO_CONTENT, headers).into_response()
+    let verbose = Params::of(&uri, OF_PING).all("verbose");
+    match verbose.first().map(|value| &**value) {
+        None | Some("" | "0" | "false") => (StatusCode::NO_CONTENT, headers).into_response(),
+        Some(_) => (headers, Json(json!({ "version": INFLUXDB_VERSION }))).into_response(),
+    }
 }
 
 /// Whether the process works, in the format of `InfluxDB`.
