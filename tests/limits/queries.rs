@@ -88,10 +88,13 @@ async fn memory_of_queries() {
 async fn memory_of_statements() {
     let server = Server::start(super::setup().set("query.max_bytes_in_flight", "1MiB")).await;
     assert_eq!(ingest(&server, "operator", &readings("d", 3)).await.status, 200);
-    let answer = get(&server, "greedy", "/query?q=SHOW+MEASUREMENTS").await;
-    let error = answer.json()["results"][0]["error"].to_string();
-    assert!(error.contains(Limit::QueryBytes.key()), "{}", answer.text());
-    assert_eq!(limited(&server.metrics().await, Limit::QueryBytes), 1);
+    for (count, chunked) in (1..).zip(["false", "true"]) {
+        let answer = get(&server, "greedy", &format!("/query?q=SHOW+MEASUREMENTS&chunked={chunked}")).await;
+        let error = answer.json()["results"][0]["error"].to_string();
+        let alone = "this query alone needs more than the 786432 bytes that query.max_bytes_in_flight leaves it";
+        assert!(error.contains(alone), "chunked={chunked}: {}", answer.text());
+        assert_eq!(limited(&server.metrics().await, Limit::QueryBytes), count);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

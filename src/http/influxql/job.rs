@@ -61,11 +61,11 @@ impl Job {
     ) -> Result<Response, Problem> {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
-        let reservation = match form.chunk_rows {
-            Some(_) => Some(Arc::clone(&running).reserve_file(FILE_BYTES).await?),
-            None => None,
+        let (reservation, bytes) = match form.chunk_rows {
+            Some(_) => (Some(Arc::clone(&running).reserve_file_place().await?), FILE_BYTES + LEAST_BYTES),
+            None => (None, LEAST_BYTES),
         };
-        let bytes = Mutex::new(running.take(LEAST_BYTES).await?);
+        let bytes = Mutex::new(running.take(bytes).await?);
         let runtime = Handle::current();
         let memory = Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), bytes };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
@@ -275,11 +275,20 @@ impl fmt::Debug for Held {
 
 impl Memory for Held {
     fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+        let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let more = self.running.try_take(bytes).map_err(|problem| {
             self.metrics.limited_total.of(Limit::QueryBytes).increment(1);
-            StatementError::new(problem.detail())
+            let max = self.running.max_bytes();
+            if held.bytes().saturating_add(bytes) <= max {
+                return StatementError::new(problem.detail());
+            }
+            StatementError::new(format!(
+                "this query alone needs more than the {max} bytes that {} leaves it; add a LIMIT, name fields or \
+                 choose a shorter range",
+                Limit::QueryBytes.key()
+            ))
         })?;
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
+        held.merge(more);
         Ok(())
     }
 }
@@ -289,7 +298,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::http::QueryLimits;
     use crate::influxql::Value;
+    use crate::limits::{Quota, Share};
 
     /// At most 16 MiB of memory.
     #[derive(Debug, Default)]
@@ -301,6 +312,29 @@ mod tests {
             *taken += bytes;
             if *taken > 16 << 20 { Err("no memory".into()) } else { Ok(()) }
         }
+    }
+
+    #[tokio::test]
+    async fn a_query_that_alone_needs_too_much_is_not_told_to_try_again() {
+        let limits = QueryLimits::new(2, 1, 4 << 20);
+        let quota = Quota { query_blocks: Some(Share::of(4 << 10)), ..Quota::default() };
+        let (metrics, _exposition) = Metrics::new();
+        let metrics = Arc::new(metrics);
+        let hold_a_mib = async || {
+            let running = Arc::new(limits.enter(&quota).await.expect("below the limit"));
+            let bytes = Mutex::new(running.take(1 << 20).await.expect("below the limit"));
+            Held { running, metrics: Arc::clone(&metrics), bytes }
+        };
+        let (one, other) = (hold_a_mib().await, hold_a_mib().await);
+        let error = |bytes| one.grow(bytes).expect_err("the share has three MiB").to_string();
+        let for_now = error(2 << 20);
+        assert!(for_now.contains("three quarters of query.max_bytes_in_flight; try again later"), "{for_now}");
+        let for_good = error((2 << 20) + 1);
+        let expected = "this query alone needs more than the 3145728 bytes that query.max_bytes_in_flight leaves it";
+        assert!(for_good.starts_with(expected), "{for_good}");
+        drop(other);
+        assert_eq!(error((2 << 20) + 1), for_good);
+        assert_eq!(one.grow(2 << 20), Ok(()));
     }
 
     #[test]

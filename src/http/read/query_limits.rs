@@ -106,20 +106,26 @@ impl QueryLimits {
 impl RunningQuery {
     /// Reserves memory for the query: `bytes`, but at most the whole limit.
     pub(in crate::http) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
-        let memory = self.take(bytes.min(self.max_blocks as usize * BLOCK_BYTES)).await?;
+        let memory = self.take(bytes).await?;
         self.keep(memory);
         Ok(())
     }
 
     /// Takes memory, of the total and of the share of the token.
     ///
-    /// A query that needs more than the share takes all of it.
+    /// A query that needs more than the total or the share takes all of it.
     pub(in crate::http) async fn take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
-        let blocks = blocks(bytes);
+        let blocks = blocks(bytes).min(self.max_blocks);
         let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;
-        let of_all = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
+        let of_all = acquire(&self.blocks, blocks).await;
         let of_all = of_all.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
         Ok(QueryMemory { of_all, of_token })
+    }
+
+    /// The most memory that the query can have while no other query runs, in bytes.
+    pub(in crate::http) fn max_bytes(&self) -> usize {
+        let of_token = self.blocks_of_token.as_ref().map_or(u32::MAX, |of| of.max);
+        self.max_blocks.min(of_token) as usize * BLOCK_BYTES
     }
 
     /// Takes memory, or fails at once if not enough is free.
@@ -199,6 +205,11 @@ impl AsRef<[u8]> for Sent {
 }
 
 impl QueryMemory {
+    /// The size in bytes.
+    pub(in crate::http) fn bytes(&self) -> usize {
+        self.of_all.num_permits() * BLOCK_BYTES
+    }
+
     /// Adds memory of the same query.
     pub(in crate::http) fn merge(&mut self, more: Self) {
         self.of_all.merge(more.of_all);
