@@ -220,6 +220,24 @@ async fn promtool_accepts_the_latest_values_whatever_their_names() {
     }
 }
 
+/// Eleven pages of the devices that are looked at have no device of the hall.
+#[tokio::test]
+async fn a_device_is_found_by_its_metadata_among_a_hundred_thousand() {
+    let setup = Setup::sqlite().all_pending().set("query.timeout", "1h").set("query.catch_up_timeout", "1m");
+    let server = Server::start(setup).await;
+    for first in [0, 56_000] {
+        let reading = |nth: usize| format!(r#"{{"deviceId":"n-{nth:06}","value":1}}"#);
+        let readings: Vec<String> = (first..first + 56_000).map(reading).collect();
+        let answer = server.post("/v1/readings", "application/x-ndjson", readings.join("\n")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    server.accepts(&json!({ "deviceId": "z", "metadata": { "hall": 3 }, "value": 2 })).await;
+    let page = server.get("/metrics/latest?meta.hall=3").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert!(page.text().contains("tidegauge_latest_value{device=\"z\",metric=\"value\"} 2.0\n"), "{}", page.text());
+    assert_eq!(server.get_json("/v1/rollups?combine=true&meta.hall=3").await["devices"], 1);
+}
+
 #[tokio::test]
 async fn without_its_store_a_server_answers_no_latest_values() {
     let database = Database::new();

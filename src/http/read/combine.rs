@@ -19,16 +19,15 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries, RollupsRequest};
+use crate::query::{
+    Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing, Queries, QueryError, RollupsRequest,
+};
 
 /// The most keys of metadata that `combine=by:` may name.
 const MAX_KEYS: usize = 8;
 
 /// The longest key of metadata, in bytes.
 const MAX_KEY_BYTES: usize = 256;
-
-/// The most pages of the list of devices that one combined answer reads.
-const PAGES_MAX: usize = 10;
 
 /// How many bytes of metadata a table may have for each point that is allowed.
 ///
@@ -93,7 +92,9 @@ impl Combine {
         which: Which,
     ) -> Result<Response, Problem> {
         let (keys, queries) = (self.keys(), app.queries.with_one_deadline());
-        let found = Devices::find(app, &queries, grant, which, (&question.request, keys)).await?;
+        let found = Devices::find(app, &queries, grant, which, (&question.request, keys));
+        let found = tokio::time::timeout_at(queries.deadline(), found).await;
+        let found = found.map_err(|_| QueryError::Timeout(queries.limits().timeout))??;
         let Devices { ids, known_series, groups, lagging, partial } = found;
         let devices = ids.len();
         (question.request.devices, question.request.known_series) = (ids, known_series);
@@ -157,7 +158,7 @@ impl Devices {
             Which::Listed(request) => (None, request),
         };
         let (mut found, mut lagging, mut partial) = (Vec::new(), None, None);
-        for _ in 0..PAGES_MAX {
+        loop {
             let page = queries.device_values(&grant.device_scope, &request, rollups, keys).await?;
             (lagging, partial) = (lagging.max(page.lagging), partial.max(page.partial));
             found.extend(page.body.devices);
@@ -169,8 +170,6 @@ impl Devices {
             };
             request.after = Some(next.to_string());
         }
-        let why = "the devices are too many to look at the metadata of each; use a longer prefix";
-        Err(Problem::invalid_parameter("combine", why))
     }
 
     /// Groups devices by the values that were found.
