@@ -120,8 +120,6 @@ pub enum MeasurementName {
 /// A measurement in `FROM`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
-    /// The database, if the query names one.
-    pub database: Option<String>,
     /// The retention policy, if the query names one.
     pub retention_policy: Option<String>,
     /// The name of the measurement, or a pattern of names.
@@ -249,8 +247,6 @@ pub enum Keys {
 pub struct Show {
     /// The subject of the statement.
     pub shown: Shown,
-    /// The database after `ON`.
-    pub database: Option<String>,
     /// `FROM`, or `WITH MEASUREMENT`.
     pub from: Vec<Measurement>,
     /// `WHERE`

@@ -29,7 +29,7 @@ use crate::telemetry::{Limit, Metrics, RequestId, Sender};
 
 /// The name of the only database, which has all data.
 ///
-/// If a request has the parameter `db`, the database has that name for the request.
+/// If a request has the parameter `db`, `SHOW DATABASES` lists that name instead.
 const DATABASE: &str = "tidegauge";
 
 /// The memory of a query before it has data, in bytes.

@@ -35,7 +35,7 @@ pub type Sink<'s> = dyn FnMut(OutSeries) -> Result<(), StatementError> + 's;
 pub struct Options<'m> {
     /// The time of `now()`, in Unix nanoseconds.
     pub now_ns: i64,
-    /// The databases that exist. A statement that names another database fails.
+    /// The databases that `SHOW DATABASES` lists. In other statements, any name means all data.
     pub databases: Vec<String>,
     /// The limits.
     pub limits: Limits,

@@ -165,7 +165,7 @@ impl Evaluator<'_> {
         let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
         for from in &select.from {
             match from {
-                From::Measurement(measurement) => self.add_measurement(measurement, &mut measurements)?,
+                From::Measurement(measurement) => add_measurement(measurement, &mut measurements)?,
                 From::Subquery(subquery) => {
                     let inner = Outer {
                         range,
@@ -242,32 +242,21 @@ impl Evaluator<'_> {
         let settings = Settings { limit: select.limit, fill, range, is_descending };
         Ok(Prepared { plan, condition, dimensions, schema, settings, inputs, table })
     }
+}
 
-    /// Adds the measurements that a part of a `FROM` means.
-    pub(super) fn add_measurement(
-        &self,
-        measurement: &Measurement,
-        measurements: &mut Measurements,
-    ) -> Result<(), StatementError> {
-        self.check_database(measurement.database.as_deref())?;
-        if let Some(policy) = measurement.retention_policy.as_deref().filter(|policy| *policy != RETENTION_POLICY) {
-            return Err(format!("retention policy not found: {policy}").into());
-        }
-        match &measurement.name {
-            MeasurementName::Name(name) => _ = measurements.names.insert(name.clone()),
-            MeasurementName::Regex(pattern) => measurements.patterns.push(pattern.clone()),
-        }
-        Ok(())
+/// Adds the measurements that a part of a `FROM` means.
+pub(super) fn add_measurement(
+    measurement: &Measurement,
+    measurements: &mut Measurements,
+) -> Result<(), StatementError> {
+    if let Some(policy) = measurement.retention_policy.as_deref().filter(|policy| *policy != RETENTION_POLICY) {
+        return Err(format!("retention policy not found: {policy}").into());
     }
-
-    pub(super) fn check_database(&self, database: Option<&str>) -> Result<(), StatementError> {
-        match database {
-            Some(database) if !self.options.databases.iter().any(|known| known == database) => {
-                Err(format!("database not found: {database}").into())
-            }
-            _ => Ok(()),
-        }
+    match &measurement.name {
+        MeasurementName::Name(name) => _ = measurements.names.insert(name.clone()),
+        MeasurementName::Regex(pattern) => measurements.patterns.push(pattern.clone()),
     }
+    Ok(())
 }
 
 /// Returns the range that a call needs.

@@ -12,7 +12,7 @@ use super::super::source::{Found, Measurements, Series, Wanted};
 use super::super::text::{escaped, tags_text};
 use super::super::time::{TimeRange, split};
 use super::super::value::Value;
-use super::select::RETENTION_POLICY;
+use super::select::{RETENTION_POLICY, add_measurement};
 use super::{Evaluator, OutRow, OutSeries};
 
 impl Evaluator<'_> {
@@ -24,7 +24,6 @@ impl Evaluator<'_> {
                 Ok(vec![table("databases", &["name"], rows)])
             }
             Shown::RetentionPolicies => {
-                self.check_database(show.database.as_deref())?;
                 let columns = ["name", "duration", "shardGroupDuration", "replicaN", "default"];
                 let policy =
                     [text(RETENTION_POLICY), text("0s"), text("168h0m0s"), Value::Integer(1), Value::Boolean(true)];
@@ -109,7 +108,6 @@ impl Evaluator<'_> {
     ///
     /// Measurements without such a series are left out.
     fn matching(&mut self, show: &Show) -> Result<Vec<(String, Vec<Series>)>, StatementError> {
-        self.check_database(show.database.as_deref())?;
         let condition = match &show.condition {
             Some(condition) => split(condition, self.options.now_ns, &TimeZone::UTC)?.0,
             None => None,
@@ -119,7 +117,7 @@ impl Evaluator<'_> {
         }
         let mut measurements = Measurements { all: show.from.is_empty(), ..Measurements::default() };
         for measurement in &show.from {
-            self.add_measurement(measurement, &mut measurements)?;
+            add_measurement(measurement, &mut measurements)?;
         }
         let mut plan = Plan::default();
         let compiled = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;

@@ -69,6 +69,8 @@ impl Parser<'_> {
     }
 
     /// Parses `name`, `policy.name`, `database.policy.name` or `database..name`.
+    ///
+    /// The database has no meaning.
     pub(super) fn measurement(&mut self) -> Result<Measurement, ParseError> {
         let mut parts = Vec::new();
         let name = loop {
@@ -87,9 +89,8 @@ impl Parser<'_> {
                 }
             }
         };
-        let mut parts = parts.into_iter().rev().map(|part| Some(part).filter(|part| !part.is_empty()));
-        let retention_policy = parts.next().flatten();
-        Ok(Measurement { retention_policy, database: parts.next().flatten(), name })
+        let retention_policy = parts.pop().filter(|part| !part.is_empty());
+        Ok(Measurement { retention_policy, name })
     }
 
     /// Parses `FROM` and its measurements, if `FROM` is next.

@@ -125,11 +125,11 @@ impl Parser<'_> {
             }
             _ => return Err(ParseError::found(&token, SHOWN)),
         };
-        let mut show = Show { shown, database: None, from: Vec::new(), condition: None, limit: Limit::default() };
+        let mut show = Show { shown, from: Vec::new(), condition: None, limit: Limit::default() };
         if show.shown == Shown::Databases {
             return Ok(Statement::Show(Box::new(show)));
         }
-        show.database = self.database()?;
+        self.skip_database()?;
         if show.shown == Shown::RetentionPolicies {
             return Ok(Statement::Show(Box::new(show)));
         }
@@ -161,7 +161,7 @@ impl Parser<'_> {
     fn show_tag_values(&mut self) -> Result<Statement, ParseError> {
         let is_exact = self.take("EXACT")?;
         let is_count = if is_exact { self.expect("CARDINALITY").map(|()| true)? } else { self.take("CARDINALITY")? };
-        let database = self.database()?;
+        self.skip_database()?;
         let from = self.measurements_after_from()?;
         self.expect("WITH")?;
         self.expect("KEY")?;
@@ -170,11 +170,12 @@ impl Parser<'_> {
         self.order()?;
         let limit = self.limit()?;
         let shown = if is_count { Shown::TagValueCardinality(keys) } else { Shown::TagValues(keys) };
-        Ok(Statement::Show(Box::new(Show { shown, database, from, condition, limit })))
+        Ok(Statement::Show(Box::new(Show { shown, from, condition, limit })))
     }
 
-    fn database(&mut self) -> Result<Option<String>, ParseError> {
-        if self.take("ON")? { self.name().map(Some) } else { Ok(None) }
+    /// Skips `ON` and a database, which has no meaning, if `ON` is next.
+    fn skip_database(&mut self) -> Result<(), ParseError> {
+        if self.take("ON")? { self.name().map(|_| ()) } else { Ok(()) }
     }
 
     fn keys(&mut self) -> Result<Keys, ParseError> {
@@ -214,6 +215,6 @@ impl Parser<'_> {
         } else {
             return Err(ParseError::found(&token, "=, =~"));
         };
-        Ok(Some(Measurement { database: None, retention_policy: None, name }))
+        Ok(Some(Measurement { retention_policy: None, name }))
     }
 }

@@ -66,7 +66,7 @@ fn errors_name_the_place() {
         ("SELECT foo(x) FROM m", "undefined function foo()"),
         ("SELECT integral(x) FROM m", "the function integral() is not supported"),
         ("SELECT mean(x), y FROM m", "mixing aggregate and non-aggregate queries is not supported"),
-        ("SELECT x FROM other..m", "database not found: other"),
+        ("SELECT x FROM d.other.m", "retention policy not found: other"),
         ("SELECT x INTO y FROM m", "SELECT INTO is not supported"),
         ("DROP MEASUREMENT m", "DROP MEASUREMENT is not supported"),
         ("DELETE FROM m WHERE time > 0", "DELETE is not supported"),
@@ -93,6 +93,20 @@ fn errors_name_the_place() {
         ("CREATE DATABASE d", ""),
     ] {
         assert_eq!(error(query), expected, "{query}");
+    }
+}
+
+#[test]
+fn any_database_is_the_one_with_all_data() {
+    for (named, plain) in [
+        (r#"SELECT x FROM "telegraf"."autogen"."m""#, "SELECT x FROM m"),
+        ("SELECT x FROM a..m, b.autogen./n/", "SELECT x FROM m, /n/"),
+        ("SHOW MEASUREMENTS ON telegraf", "SHOW MEASUREMENTS"),
+        (r#"SHOW RETENTION POLICIES ON "telegraf""#, "SHOW RETENTION POLICIES"),
+        ("SHOW TAG VALUES ON a FROM b..m WITH KEY = room", "SHOW TAG VALUES FROM m WITH KEY = room"),
+    ] {
+        assert_eq!(series(named), series(plain), "{named}");
+        assert_eq!(error(named), "", "{named}");
     }
 }
 
