@@ -70,11 +70,14 @@ async fn a_refusal_has_the_error_format_of_each_api() {
 
     let write = async |path: &str| server.post(path, "text/plain", LINE).await;
     let v1 = write("/write").await;
-    assert_eq!(
-        (v1.status, v1.json()),
-        (401, json!({ "error": "this request needs a token: Authorization: Bearer TOKEN" }))
-    );
+    let way_in = "this request needs a token: Authorization: Bearer TOKEN; basic authentication with the token as \
+                  password works too";
+    assert_eq!((v1.status, v1.json()), (401, json!({ "error": way_in })));
     assert_eq!(v1.header("x-influxdb-error"), v1.json()["error"]);
+    for path in ["/write?db=plant&u=ann&p=secret", "/query?q=SHOW+DATABASES&p=secret"] {
+        let of_address = format!("{way_in}; u and p in the address are ignored");
+        assert_eq!(write(path).await.json(), json!({ "error": of_address }), "{path}");
+    }
     let v2 = write("/api/v2/write").await;
     assert_eq!((v2.status, &v2.json()["code"]), (401, &json!("unauthorized")));
     let v3 = write("/api/v3/write_lp").await;

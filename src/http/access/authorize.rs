@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -107,7 +107,7 @@ pub(in crate::http) async fn authorize(
                 let source = Source::http(format_of(request.headers()));
                 app.ingest.count_refused_request(source.into(), error.reason());
             }
-            let mut response = need.answer(&error, request.headers());
+            let mut response = need.answer(&error, request.headers(), request.uri());
             log_refusals(&app, need, &sender(None, address), id, &mut response);
             response
         }
@@ -260,6 +260,12 @@ fn password(credentials: &str) -> &str {
     credentials.split_once(':').map_or(credentials, |(_, password)| password)
 }
 
+/// Whether the query string has `u` or `p`, with which clients of `InfluxDB` 1 may log in there.
+fn has_influx_login(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| matches!(&*name, "u" | "p"))
+}
+
 impl Need {
     /// Whether another server may forward requests to the route.
     pub(in crate::http) const fn may_be_forwarded(self) -> bool {
@@ -294,8 +300,18 @@ impl Need {
         }
     }
 
-    fn answer(self, error: &AccessError, headers: &HeaderMap) -> Response {
-        let problem = error.problem();
+    fn answer(self, error: &AccessError, headers: &HeaderMap, uri: &Uri) -> Response {
+        let problem = match error {
+            AccessError::Unauthenticated(why @ (AuthError::NoToken | AuthError::NoTokenNorCertificate))
+                if self.takes_influx_schemes() =>
+            {
+                let ignored = if has_influx_login(uri) { "; u and p in the address are ignored" } else { "" };
+                Problem::unauthorized(format!(
+                    "{why}; basic authentication with the token as password works too{ignored}"
+                ))
+            }
+            _ => error.problem(),
+        };
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
             Self::InfluxWrite(version) => version.failed(&problem),
