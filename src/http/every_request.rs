@@ -22,7 +22,6 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::App;
 use super::problem::InternalError;
-use super::serve::connection::Peer;
 use crate::telemetry::{Limit, RequestId};
 
 /// The headers of every answer, unless a handler sets its own.
@@ -30,18 +29,15 @@ use crate::telemetry::{Limit, RequestId};
 /// An answer is data for one client. So caches must not store it (the client may, with an entity tag: see
 /// `etag`). Browsers must not guess its type, run or frame it, or let other sites read it. No header names
 /// the server or its version.
+///
+/// There is no `Strict-Transport-Security`. It holds for all ports of a host, so browsers could not open
+/// other programs there that have no TLS.
 const STRICT: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
-
-/// The header of answers over TLS.
-///
-/// For a year, a browser then uses only TLS with this host.
-const OVER_TLS: (HeaderName, HeaderValue) =
-    (header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
 
 /// The header of an answer that has the ID of its request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -56,7 +52,6 @@ pub(super) async fn around_every_request(State(app): State<Arc<App>>, mut reques
     request.extensions_mut().insert(id);
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let is_over_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_over_tls);
     let (head, body) = request.into_parts();
     let (body, completion) = BodyCompletion::observe(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
@@ -64,7 +59,7 @@ pub(super) async fn around_every_request(State(app): State<Arc<App>>, mut reques
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    harden(response.headers_mut(), is_over_tls);
+    harden(response.headers_mut());
     if let Some(limit) = response.extensions().get::<Limit>() {
         app.metrics.limited_total.of(*limit).increment(1);
     }
@@ -86,8 +81,8 @@ fn request_id(headers: &HeaderMap) -> RequestId {
 }
 
 /// Adds the security headers that the answer lacks.
-fn harden(headers: &mut HeaderMap, is_over_tls: bool) {
-    for (name, value) in STRICT.into_iter().chain(is_over_tls.then_some(OVER_TLS)) {
+fn harden(headers: &mut HeaderMap) {
+    for (name, value) in STRICT {
         headers.entry(name).or_insert(value);
     }
 }

@@ -48,10 +48,8 @@ async fn versions_1_2_and_1_3_are_spoken_with_http_1_1_on_them() {
         assert_eq!(session.alpn_protocol(), Some(&b"http/1.1"[..]), "of h2 and http/1.1");
         let (status, head, _) = Connection::over(stream).ask(HEALTH).await;
         assert_eq!(status, 200);
-        assert!(head.contains("strict-transport-security: max-age=31536000"), "{head}");
+        assert!(!head.contains("strict-transport-security"), "other ports of the host may have no TLS: {head}");
     }
-    let plain = Server::start(crate::harness::Setup::sqlite()).await;
-    assert_eq!(plain.get("/healthz").await.header("strict-transport-security"), "");
 }
 
 #[tokio::test]
