@@ -143,10 +143,10 @@ impl Ended {
         !matches!(self, Self::Client | Self::Closed | Self::Network(_) | Self::Shutdown | Self::KeepAlive)
     }
 
-    /// The reason of DISCONNECT; `None` if the client has left or was refused.
+    /// The reason of DISCONNECT, after a CONNACK that accepted; `None` if the client has left.
     pub(super) const fn disconnect_code(&self) -> Option<DisconnectReasonCode> {
         match self {
-            Self::Client | Self::Closed | Self::Network(_) | Self::Refused(_) => None,
+            Self::Client | Self::Closed | Self::Network(_) => None,
             Self::KeepAlive => Some(DisconnectReasonCode::KeepAliveTimeout),
             Self::Timeout => Some(DisconnectReasonCode::ProtocolError),
             Self::TakenOver => Some(DisconnectReasonCode::SessionTakenOver),
@@ -155,7 +155,7 @@ impl Ended {
             Self::Topic => Some(DisconnectReasonCode::TopicNameInvalid),
             Self::TopicAlias => Some(DisconnectReasonCode::TopicAliasInvalid),
             Self::Qos => Some(DisconnectReasonCode::QosNotSupported),
-            Self::Unauthorized(_) => Some(DisconnectReasonCode::NotAuthorized),
+            Self::Unauthorized(_) | Self::Refused(_) => Some(DisconnectReasonCode::NotAuthorized),
         }
     }
 }

@@ -310,16 +310,15 @@ impl Session {
     /// MQTT 5 has a packet for most ends, and MQTT 3.1.1 only for a refused connection.
     pub(super) fn end(&mut self, why: &Ended) {
         match (self.version, why) {
-            (Version::V3, Ended::Refused(refusal)) => self.out.extend([0x20, 2, 0, refusal.return_code()]),
-            (Version::V5, Ended::Refused(refusal)) => self.refuse(refusal.reason_code(), &refusal.to_string()),
-            (Version::V5, Ended::Protocol(_)) if !self.is_connected => {
-                self.refuse(ConnectReasonCode::MalformedPacket, &why.to_string());
-            }
+            (Version::V3, _) if self.is_connected => {}
             (Version::V5, _) if self.is_connected => {
                 if let Some(code) = why.disconnect_code() {
                     self.end_with(code, &why.to_string());
                 }
             }
+            (Version::V3, Ended::Refused(refusal)) => self.out.extend([0x20, 2, 0, refusal.return_code()]),
+            (Version::V5, Ended::Refused(refusal)) => self.refuse(refusal.reason_code(), &refusal.to_string()),
+            (Version::V5, Ended::Protocol(_)) => self.refuse(ConnectReasonCode::MalformedPacket, &why.to_string()),
             _ => {}
         }
     }
@@ -525,6 +524,20 @@ mod tests {
         assert!(message.payload.is_none() && session.partial_bytes() == 0, "it is skipped");
         session.acknowledge(message.receipt.unwrap(), Outcome::Invalid, None);
         assert_eq!(session.out, [0x40, 3, 0, 7, 0x99]);
+    }
+
+    #[test]
+    fn a_client_that_may_no_longer_write_gets_no_second_connack() {
+        let v3 = packet(CONNECT, &[&NAME[..], &[4, 2, 0, 60, 0, 1, b'd']].concat());
+        for (bytes, first, code) in [(connect_v5(2, &[0, 0, 1, b'd']), Some(0xe0), Some(0x87)), (v3, None, None)] {
+            let mut session = Session::new(64, 1);
+            let received = session.receive(&bytes);
+            let [Received::Connect(connect)] = &received[..] else { panic!("{received:?}") };
+            session.accept(connect, None);
+            session.out.clear();
+            session.end(&Ended::Refused(Refusal::Forbidden));
+            assert_eq!((session.out.first().copied(), session.out.get(2).copied()), (first, code));
+        }
     }
 
     #[test]
