@@ -386,6 +386,7 @@ async fn tls_and_client_certificates_are_those_of_http() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("a temporary folder"));
     authority.write_server(folder.path());
     authority.client("pump-7", &[]).write(folder.path(), "client");
+    Authority::new().client("pump-7", &[]).write(folder.path(), "forged");
     let path = folder.path().display();
     let setup = Setup::sqlite()
         .mqtt_listener(TOPICS)
@@ -394,7 +395,9 @@ async fn tls_and_client_certificates_are_those_of_http() {
         .token(TOKEN, "scopes = ['query', 'admin']");
     let server = Server::start(setup).await;
     let (port, cafile) = (server.mqtt_addr().port().to_string(), format!("{path}/ca.pem"));
-    let files = ["--cert", &format!("{path}/client.pem"), "--key", &format!("{path}/client.key")].map(str::to_owned);
+    let files = |name: &str| {
+        ["--cert", &format!("{path}/{name}.pem"), "--key", &format!("{path}/{name}.key")].map(str::to_owned)
+    };
     let publish = |device: &str, files: &[String]| {
         let (topic, payload) = (format!("plant/north/{device}/temp"), at(0, 1));
         let mut command = std::process::Command::new(crate::harness::publisher());
@@ -402,11 +405,13 @@ async fn tls_and_client_certificates_are_those_of_http() {
         let output = command.args(["-t", &topic, "-m", &payload]).args(files).output().expect("mosquitto_pub runs");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let (is_connected, _) = publish("pump-7", &files);
+    let (is_connected, _) = publish("pump-7", &files("client"));
     assert!(is_connected);
-    let (_, said) = publish("pump-8", &files);
+    let (_, said) = publish("pump-8", &files("client"));
     assert!(said.contains("RC:153"), "a device writes its own readings only: {said}");
     assert!(!publish("pump-7", &[]).0, "neither a certificate nor a token");
+    assert!(!publish("pump-7", &files("forged")).0, "the certificate of another authority");
+    server.logged("MQTT: no valid client certificate: ").await;
     let mut plain = TcpStream::connect(server.mqtt_addr()).expect("the server listens");
     plain.write_all(&connect(true, "d1", None, 0)).expect("the server reads");
     assert!(matches!(plain.read(&mut [0; 8]), Ok(0) | Err(_)));

@@ -25,6 +25,9 @@ async fn an_optional_certificate_must_be_valid_if_presented() {
         }
     }
     wait_until("each is counted", async || (failed(&server, "certificate").await == 6).then_some(())).await;
+    let log = server.logged("connections are refused").await;
+    assert!(log.contains(r#"sender=127.0.0.1 code="certificate" "#), "{log}");
+    assert!(log.contains("no valid client certificate: ") && log.contains("xpired"), "{log}");
 }
 
 #[tokio::test]

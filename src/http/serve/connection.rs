@@ -181,6 +181,9 @@ impl Connections {
             Err(why) => {
                 self.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
                 tracing::debug!(%why, "a TLS handshake failed");
+                if matches!(why, Failure::Certificate(_)) {
+                    self.log_refused_connection(Sender::Address(address), why.reason(), why.to_string());
+                }
             }
         }
     }

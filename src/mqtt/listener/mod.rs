@@ -215,6 +215,9 @@ impl Shared {
             Err(why) => {
                 self.intake.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
                 tracing::debug!(%why, "a TLS handshake failed");
+                if matches!(why, Failure::Certificate(_)) {
+                    self.log_refused(Sender::Address(address), why.reason(), &why);
+                }
             }
         }
     }
