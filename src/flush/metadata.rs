@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::MutexGuard;
 
@@ -91,6 +92,12 @@ impl WaitingMetadata {
         self.in_flight.iter().map(|(device, waiting)| (Arc::clone(device), waiting.change.clone())).collect()
     }
 
+    /// Whether the store may still get a change of one of these devices in this run.
+    fn has_any(&self, devices: &[Arc<str>]) -> bool {
+        let has = |device: &Arc<str>| self.waiting.contains_key(device) || self.in_flight.contains_key(device);
+        !self.gave_up && devices.iter().any(has)
+    }
+
     fn of(&self, device: &str) -> Option<OperatorMetadata> {
         let mut found = [&self.in_flight, &self.waiting].into_iter().filter_map(|of| of.get(device));
         let mut all = found.next()?.change.clone();
@@ -134,6 +141,28 @@ impl Pipeline {
             tracing::info!(target: "audit", %by, device = &*device, change, "set metadata of a device");
         }
         accepted
+    }
+
+    /// Waits until all instances that share the store see the acknowledged changes of these devices, because
+    /// the store has taken them. Waits at most `max_wait`.
+    ///
+    /// A change that follows at another instance is then made to the result of these, and is the later one
+    /// whatever the clocks of both say.
+    pub async fn metadata_seen(&self, devices: &[Arc<str>], max_wait: Duration) {
+        if self.store.instances().is_none() {
+            return;
+        }
+        let seen = async {
+            self.catch_up(max_wait).await;
+            loop {
+                let completed = self.completed.notified();
+                if !self.lock().metadata.has_any(devices) {
+                    return;
+                }
+                completed.await;
+            }
+        };
+        _ = tokio::time::timeout(max_wait, seen).await; // they are durable, and the saver goes on
     }
 
     /// Returns the changes of these devices that the store may not have taken.
@@ -245,7 +274,10 @@ mod tests {
         let mut both = set("x");
         both.merge(set("y"));
         assert_eq!((changes.of("b"), changes.of("a"), changes.of("c")), (Some(both), Some(set("x")), None));
+        let has = |changes: &WaitingMetadata, device: &str| changes.has_any(&[Arc::from("c"), Arc::from(device)]);
+        assert_eq!([has(&changes, "a"), has(&changes, "b"), has(&changes, "c")], [true, true, false]);
         changes.in_flight.clear();
+        assert_eq!([has(&changes, "a"), has(&changes, "b")], [false, true]);
         assert!(!changes.is_done() && changes.cut_position(Position(80)) == Position(40));
     }
 }

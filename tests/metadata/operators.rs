@@ -174,6 +174,24 @@ async fn instances_that_change_different_keys_at_the_same_time_lose_none() {
     }
 }
 
+/// Each change is made to the result of the one before it, which another instance has acknowledged.
+#[tokio::test]
+async fn instances_that_change_members_of_a_key_one_after_the_other_lose_none() {
+    let database = Database::new();
+    let setup = || Setup::mongodb(&database).set("query.catch_up_timeout", "1m");
+    let servers = [Server::start(setup()).await, Server::start(setup()).await];
+    for nth in 0..20 {
+        let server = &servers[nth % 2];
+        let members = |nth: usize| -> Map<String, Value> {
+            (0..=nth).map(|nth| (format!("m{nth}"), json!({ "max": nth }))).collect()
+        };
+        let patch = json!({ "limits": { format!("m{nth}"): { "max": nth } } });
+        let answer = change(server, Method::PATCH, "shared", &patch).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["setByOperators"], json!({ "limits": members(nth) }));
+    }
+}
+
 #[tokio::test]
 async fn every_reader_has_the_metadata_in_effect_before_and_after_it_is_stored() {
     let databases = [Database::new(), Database::new(), Database::new()];

@@ -4,8 +4,9 @@
 //! devices, and merges changes from another server.
 //!
 //! An instance makes one change at a time. So a patch applies to the result of all changes before it, and no
-//! other change comes between the check of `If-Match` and the change. Two instances may change a device at
-//! the same time: then each key has the value of the later instant.
+//! other change comes between the check of `If-Match` and the change. The answer waits a moment until other
+//! instances see the change. Two instances may change a device at the same time: then each key of the
+//! metadata has the value of the later instant, with all its members.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -114,7 +115,10 @@ pub(in crate::http) fn describe_changes() -> [Operation; 2] {
         &json!({ "name": "Press 3", "units": { "temp": "Cel" } }),
     );
     let patch = Operation::patch(Tag::Operation, "patchMetadata", "Set and remove keys of the metadata of a device")
-        .description("The body is a JSON merge patch (RFC 7396): null removes a key.")
+        .description(
+            "The body is a JSON merge patch (RFC 7396): null removes a key. Of changes that two instances make at the \
+             same time, the later value of a key of the metadata stays whole: one instance's `limits`.",
+        )
         .body("application/merge-patch+json", &object, &json!({ "name": "Press 3", "note": null }))
         .body("application/json", &object, &json!({ "name": "Press 3" }));
     [put, patch].map(|operation| {
@@ -202,7 +206,7 @@ pub(in crate::http) async fn change(
     on_main(Arc::clone(&app), async move {
         let _body = body; // while it lives, its memory is reserved
         let _place = app.query_limits.enter(&grant.quota).await?;
-        let _turn = app.pipeline.metadata_turn().await;
+        let turn = app.pipeline.metadata_turn().await;
         let known = app.queries.metadata(&stored).await?;
         check_preconditions(&headers, &known.operator)?;
         let at_ms = known.operator.next_ms(app.clock.now_ms());
@@ -215,7 +219,10 @@ pub(in crate::http) async fn change(
             if !after.is_known {
                 admit(&app, &grant, std::slice::from_ref(&stored))?;
             }
-            append(&app, vec![MetadataRecord { device: stored, by: grant.author().into(), change }]).await?;
+            let record = MetadataRecord { device: Arc::clone(&stored), by: grant.author().into(), change };
+            append(&app, vec![record]).await?;
+            drop(turn);
+            app.pipeline.metadata_seen(&[stored], app.queries.limits().catch_up).await;
         }
         Ok(respond(device, &after))
     })
@@ -325,7 +332,7 @@ pub(in crate::http) async fn post(
         };
         let changes = tokio::task::spawn_blocking(read).await.map_err(Problem::internal)??;
         let _place = app.query_limits.enter(&grant.quota).await?;
-        let _turn = app.pipeline.metadata_turn().await;
+        let turn = app.pipeline.metadata_turn().await;
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
         let mut known = app.queries.all_operator_metadata(&devices).await?;
         let (accepted, by): (_, Arc<str>) = (changes.len(), grant.author().into());
@@ -345,6 +352,8 @@ pub(in crate::http) async fn post(
         }
         admit(&app, &grant, &new)?;
         append(&app, records).await?;
+        drop(turn);
+        app.pipeline.metadata_seen(&devices, app.queries.limits().catch_up).await;
         Ok(Json(Accepted { accepted }))
     })
     .await
