@@ -45,7 +45,8 @@ pub(super) struct NotedDevices {
     /// Counts how often the table was cleared.
     cleared: AtomicU64,
     /// The number of the last [`Day`], by the clock, on which there were other instances; `i32::MAX` while
-    /// there are others. Until the end of that day, the index may have newer metadata than the cache.
+    /// there are others. Until the end of that day, the index may have other metadata than the cache, of the
+    /// same hour or a newer one.
     shared_until: AtomicI32,
     clock: Clock,
 }
@@ -277,14 +278,17 @@ impl Noted {
 
     /// Whether the index needs no write for metadata of an hour: it has other metadata of a later hour, or
     /// the same for this hour. The same metadata is written once a day, and at each newer hour up to the day
-    /// [`NotedMetadata::since`] and the day `shared_until`.
+    /// [`NotedMetadata::since`] and the day `shared_until`. Up to `shared_until` it is written again for the
+    /// same hour too: another instance may have written other metadata in between.
     fn has_metadata(&mut self, hash: u64, hour: Hour, shared_until: Day) -> bool {
         let Some(noted) = self.rest.as_mut().and_then(|rest| rest.metadata.as_mut()) else { return false };
         if noted.hash != hash {
             return hour < noted.hour;
         }
         let unsure_until = noted.since.max(shared_until);
-        let is_noted = hour <= noted.hour || Day::of(hour) <= noted.day && noted.day > unsure_until;
+        let is_noted = hour < noted.hour
+            || hour == noted.hour && noted.day > shared_until
+            || Day::of(hour) <= noted.day && noted.day > unsure_until;
         if is_noted {
             noted.hour = noted.hour.max(hour);
         }
@@ -424,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn while_others_write_and_on_the_day_when_they_leave_the_table_notes_metadata_of_each_newer_hour() {
+    fn while_others_write_and_on_the_day_when_they_leave_the_table_notes_metadata_of_the_newest_hour_each_time() {
         let clock = Clock::fixed(Hour(HOUR - 24).start_ms());
         let noted = NotedDevices::new(clock.clone());
         let is_noted = |hour| is_noted(&noted, write("d", hour, &["a"], Some("{1}")));
@@ -433,12 +437,13 @@ mod tests {
         noted.note_others(false);
         assert!(is_noted(HOUR) && !is_noted(HOUR + 1), "it was never shared");
         noted.note_others(true);
-        assert!(!is_noted(HOUR + 1) && is_noted(HOUR + 2) && !is_noted(HOUR + 2) && is_noted(HOUR + 3));
+        assert!(is_noted(HOUR + 1), "others may have written other metadata of this hour");
+        assert!(is_noted(HOUR + 2) && is_noted(HOUR + 2) && is_noted(HOUR + 3) && !is_noted(HOUR + 2));
         noted.note_others(false);
-        assert!(is_noted(HOUR + 4), "others may have written other metadata before they left");
+        assert!(is_noted(HOUR + 3) && is_noted(HOUR + 4), "they may have done so before they left");
         clock.set(Hour(HOUR + 24).start_ms());
         noted.note_others(false);
-        assert!(is_noted(HOUR + 24) && !is_noted(HOUR + 25));
+        assert!(is_noted(HOUR + 24) && !is_noted(HOUR + 24) && !is_noted(HOUR + 25));
     }
 
     #[test]

@@ -100,13 +100,15 @@ async fn metadata_that_comes_back_at_one_instance_replaces_that_of_another() {
     one.look("a").await.unwrap();
     let [first, second] = [r#"{"floor":1}"#, r#"{"floor":2}"#];
     // In a year to come, because an instance writes the metadata of each hour of its first day anyway.
-    for (hour, (store, metadata)) in (800_000..).zip([(&one, first), (&other, second), (&one, first)]) {
-        let samples = [(Sample { value: 1.0, offset: 7, metric: 0 }, true)];
-        let write = BucketWrite::new("d".into(), Hour(hour), Some(metadata.into()), vec!["m".into()], samples);
-        store.write(&[Arc::new(write)]).await.remove(0).unwrap();
+    for (device, hours) in [("newer-hours", [800_000, 800_001, 800_002]), ("same-hour", [800_000; 3])] {
+        for (hour, (store, metadata)) in hours.into_iter().zip([(&one, first), (&other, second), (&one, first)]) {
+            let samples = [(Sample { value: 1.0, offset: 7, metric: 0 }, true)];
+            let write = BucketWrite::new(device.into(), Hour(hour), Some(metadata.into()), vec!["m".into()], samples);
+            store.write(&[Arc::new(write)]).await.remove(0).unwrap();
+        }
+        let found = other.device(device).await.unwrap().unwrap().metadata.unwrap();
+        assert_eq!((found.hour, &*found.text), (Hour(hours[2]), first), "{device}");
     }
-    let found = other.device("d").await.unwrap().unwrap().metadata.unwrap();
-    assert_eq!((found.hour, &*found.text), (Hour(800_002), first));
 }
 
 /// The notes of the golden file, in the order of their IDs.
