@@ -173,7 +173,7 @@ async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, head: &Parts) -> 
 ///
 /// Without the scope `query`, it refuses a long request, and any statement other than `CREATE DATABASE`.
 fn statements(form: &Form, may_query: bool) -> Result<Vec<Statement>, Refusal> {
-    let forbidden = || Problem::forbidden("the token lacks the scope \"query\"".to_owned());
+    let forbidden = || Problem::forbidden("a query needs a token with the scope \"query\"".to_owned());
     if !may_query && form.query.len() + form.parameters.as_ref().map_or(0, String::len) > INGEST_MAX_BYTES {
         return Err(forbidden().into());
     }
