@@ -191,3 +191,34 @@ async fn a_wrong_password_is_reported_and_readings_stay_pending() {
     server.start_again_with(Setup::sqlite().set("mongodb.uri", guarded.uri("ann:hunter2@", ""))).await;
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
 }
+
+/// Starts a server that may not write to its database. Waits until it says so, with a reading that it has
+/// accepted.
+async fn without_rights(uri: &str) -> Server {
+    let server = Server::start(Setup::sqlite().set("mongodb.uri", uri)).await;
+    assert_eq!(server.ingest(&json!({ "deviceId": "a", "value": 1 })).await.status, 200);
+    wait_until("the store is said to be away for the rights", async || {
+        let ready = server.get_json("/readyz").await;
+        let mend = "auth: grant readWrite and dbAdmin on tidegauge to the user of mongodb.uri: ";
+        let is_for_them = ready["reason"].as_str().is_some_and(|why| why.contains(mend));
+        (ready["status"] == "degraded" && is_for_them).then_some(())
+    })
+    .await;
+    assert_eq!(server.metrics().await.count("tidegauge_store_up"), 0);
+    server.logged("the store is away").await;
+    server
+}
+
+#[tokio::test]
+async fn missing_rights_are_reported_and_readings_stay_pending_until_they_are_granted() {
+    let guarded = Guarded::start().await;
+    without_rights(&guarded.uri("", "")).await;
+    let admin = guarded.admin().await;
+    let user = doc! { "createUser": "eve", "pwd": "hunter4", "roles": [{ "role": "read", "db": "tidegauge" }] };
+    admin.run_command(user).await.expect("ann may do that");
+    let server = without_rights(&guarded.uri("eve:hunter4@", "")).await;
+    let grant = doc! { "grantRolesToUser": "eve", "roles": [{ "role": "readWrite", "db": "tidegauge" }] };
+    admin.run_command(grant).await.expect("ann may do that");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
+    assert_eq!(server.get_json("/readyz").await["status"], "ok");
+}

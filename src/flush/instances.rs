@@ -22,8 +22,8 @@
 //! be under way. After a slow look it is longer, so that it is not over before the next beat is answered. But
 //! it is short while a beat without an answer may take effect late, and replace a longer lease in the note.
 //! An instance writes nothing to the store while it has no lease: from its start, or when it has not reached
-//! the store for a while, until it has looked for the deletions that it has missed. With the new lease it
-//! still writes nothing until pending has lost what they remove.
+//! the store for a while, until it has looked for the deletions that it has missed. If it cannot look, the
+//! store counts as away. With the new lease it still writes nothing until pending has lost what they remove.
 //!
 //! **After a crash** the log has the deletions that were under way. The feeder waits a moment for the first
 //! look, so that the replay leaves out what other instances have deleted meanwhile.

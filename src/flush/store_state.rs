@@ -2,8 +2,9 @@
 //!
 //! Each change is logged once. What a part of the service may conclude depends on what the store was asked:
 //!
-//! - The store is **away** while it does not answer pings, or while a task repeats an attempt that has failed
-//!   as a whole ([`super::attempts`]).
+//! - The store is **away** while it does not answer pings, while a task repeats an attempt that has failed as
+//!   a whole ([`super::attempts`]), or while an instance without a lease cannot look for deletions, so that
+//!   it attempts no write ([`super::instances`]).
 //! - The store is **silent** while it does not answer pings. Only then do queries not ask it. A store that
 //!   only refuses writes may answer them: a file that another program has locked, or a cluster without one of
 //!   its shards.
@@ -44,13 +45,15 @@ struct Known {
     failure: Option<String>,
     /// Why the last ping had no answer.
     silence: Option<String>,
+    /// Why the last look for deletions failed, if nothing is stored until one succeeds.
+    blindness: Option<String>,
     /// Since when the store has been away.
     since: Option<Instant>,
 }
 
 impl Known {
     fn away(&self) -> Option<&String> {
-        self.silence.as_ref().or(self.failure.as_ref())
+        self.silence.as_ref().or(self.failure.as_ref()).or(self.blindness.as_ref())
     }
 }
 
@@ -119,6 +122,11 @@ pub(super) fn note_working(pipeline: &Pipeline) {
         }
     });
     pipeline.store_state.attempted.notify_one();
+}
+
+/// Records the outcome of a look for deletions: an error, if nothing is stored because of it.
+pub(super) fn note_look(pipeline: &Pipeline, failed: Option<&StoreError>) {
+    pipeline.store_state.change(pipeline, |known| known.blindness = failed.map(StoreError::with_cause));
 }
 
 /// Pings the store regularly. Runs until it is aborted.

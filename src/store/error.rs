@@ -1,9 +1,10 @@
 //! The errors of stores, sorted by cause.
 
 use Cause::{
-    Auth, BadValue, Busy, Constraint, Contention, Corrupt, DiskFull, FileGone, Interrupted, Io, Memory, Metadata,
-    Mismatch, Network, NotPrimary, Other, Overloaded, ReadOnly, Schema, ServerSelection, Sqlite, Stopping, Timeout,
-    TooBig, TooLarge, UnknownField, UnreadableChunk, UnreadableDocument, UnreadableRow, Validation, WriteConcern,
+    Auth, BadValue, Busy, Constraint, Contention, Corrupt, DiskFull, FileGone, Forbidden, Interrupted, Io, Memory,
+    Metadata, Mismatch, Network, NotPrimary, Other, Overloaded, ReadOnly, Schema, ServerSelection, Sqlite, Stopping,
+    Timeout, TooBig, TooLarge, UnknownField, UnreadableChunk, UnreadableDocument, UnreadableRow, Validation,
+    WriteConcern,
 };
 use Retry::{Lost, Passing, Refused, RefusedPart, Unclear, Unreachable};
 
@@ -21,8 +22,10 @@ pub enum Cause {
     ServerSelection,
     /// The server is not the primary, or not any more.
     NotPrimary,
-    /// The credentials are missing, wrong, or allow too little.
+    /// The credentials are wrong.
     Auth,
+    /// The user lacks a privilege, or no user is named.
+    Forbidden,
     /// A majority of the members did not confirm the write in time.
     WriteConcern,
     /// Other writers of the same document were quicker.
@@ -109,7 +112,7 @@ impl Cause {
             Timeout => ("timeout", Lost),
             ServerSelection => ("server_selection", Unreachable),
             NotPrimary => ("not_primary", Unreachable),
-            Auth => ("auth", Unreachable),
+            Auth | Forbidden => ("auth", Unreachable),
             WriteConcern => ("write_concern", Passing),
             Contention => ("contention", Passing),
             Overloaded => ("overloaded", Passing),
@@ -215,6 +218,7 @@ mod tests {
             (ServerSelection, "server_selection", transient, false, true),
             (NotPrimary, "not_primary", transient, false, true),
             (Auth, "auth", transient, false, true),
+            (Forbidden, "auth", transient, false, true),
             (WriteConcern, "write_concern", transient, false, false),
             (Contention, "contention", transient, false, false),
             (Overloaded, "overloaded", transient, false, false),

@@ -10,6 +10,7 @@ use crate::common::once_per_change::OncePerChange;
 use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::deletions::Stage;
+use crate::flush::store_state::note_look;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
@@ -64,21 +65,15 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         is_alone: false,
         unreadable: BTreeSet::new(),
     };
-    let mut failing = OncePerChange::default();
     loop {
         let is_draining = pipeline.drain_begins.is_cancelled();
         let begin = Instant::now();
         let looked = watcher.look().await;
         watcher.last_took = begin.elapsed();
+        let failed = looked.err().filter(|_| !pipeline.peers.has_lease()); // a lease outlasts some failures
+        note_look(&pipeline, failed.as_ref());
         if is_draining && !pipeline.peers.has_lease() {
             pipeline.note_given_up(pipeline.options.max_in_flight); // without a lease nothing is written
-        }
-        match looked {
-            Ok(()) if failing.ends() => tracing::info!("the other instances can be asked for deletions again"),
-            Err(error) if pipeline.store_away().is_none() && failing.begins() => {
-                tracing::warn!(%error, "cannot ask the other instances for deletions; nothing is stored until it can");
-            }
-            _ => {}
         }
         let idle = if watcher.is_alone { BEAT_INTERVAL } else { INTERVAL };
         let wait = if Instant::now() < watcher.busy_until { BUSY_INTERVAL } else { idle };

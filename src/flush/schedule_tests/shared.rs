@@ -157,6 +157,33 @@ async fn no_lease_is_longer_than_the_last_beat_says_although_it_has_no_answer() 
     assert!(!stage.pipeline.peers.has_lease());
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_store_is_away_while_looks_fail_and_there_is_no_lease() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    notes.refuses_beats.store(true, Ordering::Relaxed);
+    tokio::spawn(instances::run(Arc::clone(&stage.pipeline)));
+    let is = |up: u8, why: Option<&str>| {
+        assert_eq!(stage.pipeline.store_away().map(|(_, why)| why).as_deref(), why);
+        let text = stage.exposition.render();
+        assert!(text.contains(&format!("\ntidegauge_store_up {up}\n")), "{text}");
+    };
+    pass(ms(10)).await;
+    is(0, Some("not_primary: not primary"));
+    notes.loses_answers.store(true, Ordering::Relaxed);
+    notes.refuses_beats.store(false, Ordering::Relaxed);
+    pass(ms(1_000)).await;
+    is(0, Some("network: connection refused"));
+    notes.loses_answers.store(false, Ordering::Relaxed);
+    pass(ms(1_000)).await;
+    is(1, None);
+    notes.refuses_beats.store(true, Ordering::Relaxed);
+    pass(ms(7_000)).await;
+    is(1, None); // the lease of the last look still lasts
+    pass(ms(3_000)).await;
+    is(0, Some("not_primary: not primary"));
+}
+
 /// Each look takes 10 s, so the lease in the note is longer, unless it has to be short.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_short_while_an_earlier_beat_without_an_answer_may_take_effect() {

@@ -81,6 +81,19 @@ impl Commands {
         within(self.timeout, self.database.run_command(command)).await
     }
 
+    /// Adds to an error what an operator has to correct, as far as that is known.
+    pub(super) fn explain(&self, error: StoreError) -> StoreError {
+        if error.cause == Cause::Forbidden {
+            return StoreError::new(error.cause, format!("{}: {}", self.grant(), error.detail));
+        }
+        self.servers.explain(error)
+    }
+
+    /// The mend of a command in the database that the server refuses to the user.
+    pub(super) fn grant(&self) -> String {
+        format!("grant readWrite and dbAdmin on {} to the user of mongodb.uri", self.database.name())
+    }
+
     /// Checks that the server answers.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = within(ping_timeout(self.timeout), self.database.run_command(doc! { "ping": 1 }));

@@ -26,6 +26,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause::ServerSelection,
     Cause::NotPrimary,
     Cause::Auth,
+    Cause::Forbidden,
     Cause::WriteConcern,
     Cause::Contention,
     Cause::Overloaded,
@@ -103,8 +104,10 @@ fn cause_of(code: i32) -> Cause {
         64 | 100 => Cause::WriteConcern,
         // WriteConflict, DuplicateKey
         112 | DUPLICATE_KEY => Cause::Contention,
-        // Unauthorized, AuthenticationFailed
-        13 | 18 => Cause::Auth,
+        // Unauthorized
+        13 => Cause::Forbidden,
+        // AuthenticationFailed
+        18 => Cause::Auth,
         // DocumentValidationFailure
         121 => Cause::Validation,
         // InvalidLength, BSONObjectTooLarge, and an update whose result would be too large
@@ -130,7 +133,8 @@ mod tests {
             (Cause::NotPrimary, &[91, 134, 189, 10058, 10107, 11600, 11602, 13435, 13436]),
             (Cause::WriteConcern, &[64, 100]),
             (Cause::Contention, &[112, 11000]),
-            (Cause::Auth, &[13, 18]),
+            (Cause::Forbidden, &[13]),
+            (Cause::Auth, &[18]),
             (Cause::UnknownField, &[40415]),
             (Cause::Other, &[1, 8, 26, 59, 72, 123, 20, 31_337]),
             (Cause::Validation, &[121]),

@@ -55,7 +55,8 @@ impl<L: Layout> MongoStore<L> {
     /// Executes a statement of an update, and returns the number of documents that it matched or inserted: 0
     /// if another instance was quicker to insert the document.
     async fn update_notes(&self, statement: Document) -> Result<u64, StoreError> {
-        self.commands.write_document(Verb::UpdateMatching, &self.notes(), &statement).await
+        let updated = self.commands.write_document(Verb::UpdateMatching, &self.notes(), &statement).await;
+        updated.map_err(|error| self.commands.explain(error))
     }
 
     async fn delete_notes(&self, filter: Document) -> Result<(), StoreError> {
@@ -76,7 +77,8 @@ impl<L: Layout> MongoStore<L> {
                 unreadable = Some(StoreError::new(Cause::UnreadableDocument, why));
                 Ok(ControlFlow::Break(()))
             })
-            .await?;
+            .await
+            .map_err(|error| self.commands.explain(error))?;
         unreadable.map_or(Ok(notes), Err)
     }
 }

@@ -66,7 +66,7 @@ impl Servers {
 
     /// Why no server was reachable, if that is the cause of an error.
     pub(super) fn why_unreachable(&self, cause: Cause) -> Option<String> {
-        self.why_no_writes().filter(|_| cause.is_unreachable() && cause != Cause::Auth)
+        self.why_no_writes().filter(|_| cause.is_unreachable() && !matches!(cause, Cause::Auth | Cause::Forbidden))
     }
 
     /// Why no server accepts writes, as far as that is known; `None` if one does.
@@ -190,7 +190,9 @@ mod tests {
         let error = |cause| StoreError::new(cause, "the driver's");
         let explained = away.explain(error(Cause::Timeout)).with_cause();
         assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
-        assert_eq!(away.explain(error(Cause::Auth)).with_cause(), "auth: the driver's");
+        for refused in [Cause::Auth, Cause::Forbidden] {
+            assert_eq!(away.explain(error(refused)).with_cause(), "auth: the driver's");
+        }
         assert_eq!(away.explain(error(Cause::Contention)).with_cause(), "contention: the driver's");
         let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unknown)]);
         assert_eq!(there.explain(error(Cause::Timeout)).with_cause(), "timeout: the driver's");

@@ -222,7 +222,7 @@ impl<L: Layout> Store for MongoStore<L> {
             Err(error) => vec![Err(error); writes.len()],
         };
         self.note_refused(writes, &mut outcomes).await;
-        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
+        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.explain(error))).collect()
     }
 
     /// Reads the rollups, and for the hours that have none, the readings.
@@ -518,6 +518,6 @@ impl<L: Layout> Deletions for MongoStore<L> {
             Ok(deployment) => self.delete_all(deletion, unanswered, deployment).await,
             Err(error) => Err(error),
         };
-        deleted.map_err(|error| self.commands.servers.explain(error))
+        deleted.map_err(|error| self.commands.explain(error))
     }
 }
