@@ -253,6 +253,17 @@ impl QueryError {
         }
     }
 
+    /// Returns the error of a change that has to know the state before it.
+    ///
+    /// If the store does not answer in time, the change cannot ask for less, as a query can.
+    #[must_use]
+    pub fn of_change(self) -> Self {
+        match self {
+            Self::Timeout(limit) => StoreError::new(Cause::Timeout, format!("no answer within {limit:?}")).into(),
+            other => other,
+        }
+    }
+
     /// Whether the error is about one device, so that a page can end before it.
     ///
     /// The device has too many points, needs too many values, or needs readings that have expired.

@@ -120,3 +120,27 @@ async fn a_query_that_takes_too_long_names_the_key() {
     .await;
     assert_eq!(database.aggregate("buckets", vec![doc! { "$count": "n" }]).await, [doc! { "n": 1 }]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_metadata_that_waits_too_long_names_the_store() {
+    let set = |setup: Setup| setup.set("query.timeout", "500ms").token("changer", "scopes = ['metadata']");
+    let (server, mongod, _database) = frozen(set).await;
+    let line = json!({ "deviceId": "d", "change": { "keys": { "name": { "atMs": 1, "value": "N" } } } });
+    for (method, path, content_type, body) in [
+        (Method::PATCH, "/v1/devices/d/metadata", "application/json", json!({ "name": "N" })),
+        (Method::PUT, "/v1/devices/d/metadata", "application/json", json!({ "name": "N" })),
+        (Method::POST, "/v1/metadata", "application/x-ndjson", line),
+    ] {
+        let request = server.request(method, path).bearer_auth(secret_of("changer"));
+        let answer = server.send(request.header("content-type", content_type).body(body.to_string())).await;
+        refused(&answer, 503, "store_unavailable");
+        assert!(!answer.header("retry-after").is_empty(), "{path}");
+    }
+    mongod.thaw();
+    let known = crate::harness::wait_until("the store answers in time", async || {
+        let answer = get(&server, "greedy", "/v1/devices/d/metadata").await;
+        (answer.status == 200).then(|| answer.json())
+    })
+    .await;
+    assert_eq!(known["setByOperators"], json!({}), "nothing has changed");
+}

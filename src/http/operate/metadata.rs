@@ -207,7 +207,7 @@ pub(in crate::http) async fn change(
         let _body = body; // while it lives, its memory is reserved
         let _place = app.query_limits.enter(&grant.quota).await?;
         let turn = app.pipeline.metadata_turn().await;
-        let known = app.queries.metadata(&stored).await?;
+        let known = app.queries.metadata(&stored).await.map_err(QueryError::of_change)?;
         check_preconditions(&headers, &known.operator)?;
         let at_ms = known.operator.next_ms(app.clock.now_ms());
         let change =
@@ -334,12 +334,13 @@ pub(in crate::http) async fn post(
         let _place = app.query_limits.enter(&grant.quota).await?;
         let turn = app.pipeline.metadata_turn().await;
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
-        let mut known = app.queries.all_operator_metadata(&devices).await?;
+        let known = app.queries.all_operator_metadata(&devices).await;
+        let mut known = known.map_err(QueryError::of_change)?;
         let (accepted, by): (_, Arc<str>) = (changes.len(), grant.author().into());
         let is_new = |device| known.get(device).is_none_or(OperatorMetadata::is_empty);
         let new = changes.iter().filter(|(_, device, change)| !change.is_empty() && is_new(device));
         let new = new.map(|(_, device, _)| Arc::clone(device)).collect();
-        let new = app.queries.devices_without_readings(new).await?;
+        let new = app.queries.devices_without_readings(new).await.map_err(QueryError::of_change)?;
         let mut records = Vec::new();
         for (line, device, change) in changes {
             let known = known.entry(Arc::clone(&device)).or_default();
