@@ -90,7 +90,8 @@ impl Limits {
         if found <= limit {
             return Ok(());
         }
-        let detail = format!("a reading has at most {limit} metrics, this has {found}");
+        let detail =
+            format!("a reading has at most {limit} metrics (ingest.max_metrics_per_reading), this has {found}");
         Err(Rejection { code: Code::TooManyMetrics, detail })
     }
 
@@ -103,7 +104,7 @@ impl Limits {
         if bytes <= limit {
             return Ok(());
         }
-        let detail = format!("metadata has at most {limit} bytes, this has {bytes}");
+        let detail = format!("metadata has at most {limit} bytes (ingest.max_metadata_bytes), this has {bytes}");
         Err(Rejection { code: Code::MetadataTooLarge, detail })
     }
 }

@@ -103,7 +103,8 @@ fn bad_values_count_towards_the_most_metrics() {
     };
     assert_eq!(found(r#""a":1,"b":"x""#).len(), 2);
     for values in [r#""a":1,"b":"x","c":"x""#, r#""a":"x","b":"x","c":1"#, r#""a":"x","b":"x","c":"x""#] {
-        assert_eq!(found(values), ["too_many_metrics: a reading has at most 2 metrics, this has 3"], "{values}");
+        let refused = "too_many_metrics: a reading has at most 2 metrics (ingest.max_metrics_per_reading), this has 3";
+        assert_eq!(found(values), [refused], "{values}");
     }
 }
 
