@@ -143,7 +143,12 @@ async fn the_document_allows_what_the_server_takes() {
     let from = schema("/v1/devices/{deviceId}/readings", "from");
     let forms = from["anyOf"].as_array().expect("several forms");
     let hour = "2024-11-22T09:00";
-    for (text, to) in [("2024-11-22T08:00", hour), ("2024-11-22 08:00:30.5", hour), ("-99999s", "now")] {
+    for (text, to) in [
+        ("2024-11-22T08:00", hour),
+        ("2024-11-22 08:00:30.5", hour),
+        ("2024-11-22T08:00+01:00", hour),
+        ("-99999s", "now"),
+    ] {
         assert!(forms.iter().any(|form| form.get("pattern").is_some() && allows(form, text)), "{text}");
         let range = format!("from={}&to={}&tz=Europe/Berlin", encoded(text), encoded(to));
         assert_eq!(server.get(&format!("/v1/devices/S1/readings?{range}")).await.status, 200, "{range}");

@@ -55,12 +55,14 @@ const LABEL: &str = r"[^\u0000-\u001F\u007F-\u009F\uFF0E\uFF04]+";
 /// A local time needs the parameter `tz`.
 pub(super) fn instant_of_query() -> Value {
     let local = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$";
+    let without_seconds = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$";
     json!({ "anyOf": [
         { "type": "string", "format": "date-time" },
         { "type": "integer", "minimum": -62_167_219_200_000_i64, "maximum": 1_199_999_999 },
         { "type": "integer", "minimum": 2_500_000_001_i64, "maximum": 253_402_300_800_000_i64 },
         { "type": "string", "pattern": "^(now|-[0-9]+[smhdw])$" },
         { "type": "string", "pattern": local },
+        { "type": "string", "pattern": without_seconds },
     ] })
 }
 

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use axum::http::Uri;
+use jiff::civil::Date;
 use percent_encoding::percent_decode_str;
 
 use crate::common::clock::relative_ms;
@@ -102,7 +103,7 @@ impl<'a> Params<'a> {
         Ok(self.zone.clone())
     }
 
-    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or `-24h`.
+    /// Reads an instant: RFC 3339, also without seconds, Unix milliseconds, `now`, or `-24h`.
     ///
     /// With a zone, the instant may also be a local time.
     pub(in crate::http) fn instant_ms(
@@ -128,8 +129,13 @@ impl<'a> Params<'a> {
             Err(_) if is_local_time(&value) => {
                 local_ms(&value, zone).map_err(|why| Problem::invalid_parameter(name, why))?
             }
+            Err(_) if value.len() == 10 && value.parse::<Date>().is_ok() => {
+                let time = if zone.is_some() { "T00:00" } else { "T00:00:00Z" };
+                let why = format!("{value} has no time of day: give one, such as {value}{time}");
+                return Err(Problem::invalid_parameter(name, why));
+            }
             // In a query string a bare + means a space, but people write the offset of a time with a bare +.
-            Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
+            Err(_) => timestamp::parse_rfc3339(&with_seconds(&value.replace(' ', "+"))).map_err(|error| {
                 let local = match zone {
                     Some(_) => "a local time such as 2026-11-01T08:00 or 2026-11-01 08:00:30, ",
                     None => "",
@@ -252,6 +258,14 @@ fn shown(name: &str) -> String {
         name.to_owned()
     } else {
         name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
+    }
+}
+
+/// Adds the seconds to a time with an offset that has none: `2026-11-01T08:00+01:00`.
+fn with_seconds(text: &str) -> Cow<'_, str> {
+    match text.split_at_checked(16) {
+        Some((minute, offset)) if offset.starts_with(['Z', 'z', '+', '-']) => format!("{minute}:00{offset}").into(),
+        _ => text.into(),
     }
 }
 
@@ -381,8 +395,12 @@ mod tests {
             ("2026-11-22%2008:00:30.5&tz=Europe/Berlin", "2026-11-22T07:00:30.500Z"),
             ("2026-11-22T08:00:00+05:00&tz=Europe/Berlin", "2026-11-22T03:00:00Z"),
             ("2026-04-05T02:00&tz=Australia/Lord_Howe", "2026-04-04T15:30:00Z"),
+            ("2026-11-22T08:00Z&tz=Europe/Berlin", "2026-11-22T08:00:00Z"),
+            ("2026-11-22T08:00+05:30", "2026-11-22T02:30:00Z"),
+            ("2026-11-22T08:00%2B05:30", "2026-11-22T02:30:00Z"),
+            ("2026-11-22t08:00-0500", "2026-11-22T13:00:00Z"),
         ] {
-            assert_eq!(instant(text).ok(), instant(same).ok(), "{text}");
+            assert_eq!(instant(text).expect(text), instant(same).expect(same), "{text}");
         }
         for (text, said) in [
             ("2026-11-22T08:00", "no offset from UTC: write 2026-11-22T08:00:00Z or 2026-11-22T08:00:00+01:00, or"),
@@ -398,8 +416,12 @@ mod tests {
                  2026-03-29T01:30:00Z",
             ),
             ("2026-11-22T25:00&tz=Europe/Berlin", "expected RFC 3339"),
-            ("2026-11-22", "2026-11-01T00:00:00Z, Unix milliseconds"),
-            ("2026-11-22&tz=Europe/Berlin", "00Z, a local time such as 2026-11-01T08:00 or 2026-11-01 08:00:30, Unix"),
+            ("2026-11-22", "2026-11-22 has no time of day: give one, such as 2026-11-22T00:00:00Z"),
+            ("2026-11-22&tz=Europe/Berlin", "has no time of day: give one, such as 2026-11-22T00:00"),
+            ("2026-11-31", "2026-11-01T00:00:00Z, Unix milliseconds"),
+            ("2026-11-31&tz=Europe/Berlin", "00Z, a local time such as 2026-11-01T08:00 or 2026-11-01 08:00:30, Unix"),
+            ("2026-11-22T08:00%2B05:3", "expected RFC 3339"),
+            ("2026-11-22T08:0%C3%A9Z", "expected RFC 3339"),
         ] {
             let refused = instant(text).expect_err(text).detail().to_owned();
             assert!(refused.contains(said), "{text}: {refused}");
