@@ -398,8 +398,12 @@ pub(in crate::http) const CHUNK_SIZE: Parameter = Parameter {
     example: r#""100""#,
 };
 
-pub(in crate::http) const DRY_RUN: Parameter =
-    Parameter { name: "dry_run", description: "Only count.", schema: |_| schemas::boolean(false), example: "true" };
+pub(in crate::http) const DRY_RUN: Parameter = Parameter {
+    name: "dry_run",
+    description: "Only count. Of other instances, only what is stored counts.",
+    schema: |_| schemas::boolean(false),
+    example: "true",
+};
 
 pub(in crate::http) const ALL: Parameter = Parameter {
     name: "all",
