@@ -372,6 +372,7 @@ async fn a_token_changes_the_metadata_of_its_own_devices_only() {
     let setup = Setup::sqlite()
         .token("operator", "scopes = ['admin']")
         .token("reader", "scopes = ['ingest', 'query', 'admin']")
+        .token("setter", "scopes = ['metadata']")
         .token("some", "scopes = ['query', 'metadata']\ndevices = ['press-*']")
         .token("acme", &of_tenant("acme"))
         .token("other", &of_tenant("other"));
@@ -398,6 +399,9 @@ async fn a_token_changes_the_metadata_of_its_own_devices_only() {
     }
     assert_eq!(send("reader", Method::GET, "S1", "").await.json()["metadata"], json!({}));
     assert_eq!(send("reader", Method::GET, "acme%2FS1", "").await.json()["metadata"]["name"], "of acme");
+    let set = send("setter", Method::PATCH, "acme%2FS1", "{}").await;
+    let expected = json!({ "deviceId": "acme/S1", "setByOperators": { "name": "of acme" } });
+    assert_eq!((set.status, set.json()), (200, expected), "it may not query");
     assert_eq!(send("some", Method::PUT, "press-1", r#"{"name":"a"}"#).await.status, 200);
     let refused = send("some", Method::PUT, "pump-1", r#"{"name":"a"}"#).await;
     assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("device_forbidden")));

@@ -24,6 +24,7 @@ use utoipa::ToSchema;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::access::{DeviceScope, Grant};
+use crate::config::Scope;
 use crate::flush::ChangeError;
 use crate::http::App;
 use crate::http::answer::etag::has_tag;
@@ -68,12 +69,17 @@ const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 pub(in crate::http) struct Answer {
     /// The ID of the device.
     device_id: String,
-    /// The metadata in effect. A key of operators hides the same key of the device.
-    metadata: Map<String, Value>,
+    /// The metadata in effect. A key of operators hides the same key of the device. Only with the scope
+    /// `query`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    metadata: Option<Map<String, Value>>,
     /// The keys that operators have set.
     set_by_operators: Map<String, Value>,
-    /// The metadata that the device has sent, or null.
-    sent_by_device: Option<Map<String, Value>>,
+    /// The metadata that the device has sent, or null. Only with the scope `query`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    sent_by_device: Option<Value>,
     /// Why metadata of the device may be missing, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -173,7 +179,7 @@ pub(in crate::http) async fn get(
     let stored = stored_id(&grant.device_scope, &device)?;
     on_main(Arc::clone(&app), async move {
         let _place = app.query_limits.enter(&grant.quota).await?;
-        Ok(respond(device, &app.queries.metadata(&stored).await?))
+        Ok(respond(device, &app.queries.metadata(&stored).await?, true))
     })
     .await
 }
@@ -224,7 +230,7 @@ pub(in crate::http) async fn change(
             drop(turn);
             app.pipeline.metadata_seen(&[stored], app.queries.limits().catch_up).await;
         }
-        Ok(respond(device, &after))
+        Ok(respond(device, &after, grant.allows(Scope::Query)))
     })
     .await
 }
@@ -485,15 +491,16 @@ fn tag(metadata: &OperatorMetadata) -> String {
     format!("{:032x}", xxh3_128(Value::from(metadata.object()).to_string().as_bytes()))
 }
 
-fn respond(device_id: String, metadata: &TwoAuthors) -> Response {
+/// Answers with the metadata of a device, or only with the keys of operators if the client may not query.
+fn respond(device_id: String, metadata: &TwoAuthors, may_query: bool) -> Response {
     let object = |text: &Arc<str>| serde_json::from_str::<Map<String, Value>>(text).ok();
     let in_effect = metadata.operator.over(metadata.own.as_ref());
     let answer = Answer {
         device_id,
-        metadata: in_effect.as_ref().and_then(object).unwrap_or_default(),
+        metadata: may_query.then(|| in_effect.as_ref().and_then(object).unwrap_or_default()),
         set_by_operators: metadata.operator.object(),
-        sent_by_device: metadata.own.as_ref().and_then(object),
-        partial_reason: metadata.partial.map(Missing::reason),
+        sent_by_device: may_query.then(|| Value::from(metadata.own.as_ref().and_then(object))),
+        partial_reason: metadata.partial.filter(|_| may_query).map(Missing::reason),
     };
     let mut response = Json(answer).into_response();
     insert(&mut response, ETAG, &format!("\"{}\"", tag(&metadata.operator)));
