@@ -3,9 +3,12 @@
 
 use std::process::{Command, Stdio};
 
+use bson::doc;
+
 use crate::check::{check, check_with, small};
 use crate::harness::mongod::{self, free_port};
 use crate::harness::{Clock, Database, Setup, binary, wait_until};
+use crate::mongodb_connection::Guarded;
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_an_error_that_names_it() {
@@ -38,6 +41,31 @@ async fn a_standalone_server_is_a_warning() {
     let mend = found.has("warning", "server-topology", "the server is a standalone one");
     assert!(mend.contains("rs.initiate()"), "{mend}");
     assert_eq!(found.code, Some(2), "{found:#?}");
+}
+
+#[tokio::test]
+async fn a_user_that_is_unknown_or_may_not_write_is_an_error() {
+    let (guarded, folder) = (Guarded::start().await, tempfile::tempdir().expect("a temporary folder"));
+    let admin = guarded.admin().await;
+    for (name, role) in [("reader", "read"), ("writer", "readWrite")] {
+        let roles = vec![doc! { "role": role, "db": "tidegauge" }];
+        let user = doc! { "createUser": name, "pwd": "hunter4", "roles": roles };
+        admin.run_command(user).await.expect("ann may do that");
+    }
+    let checked = async |uri: String| check(&small(Setup::sqlite()).set("mongodb.uri", uri), folder.path()).await;
+    for who in ["", "reader:hunter4@"] {
+        let found = checked(guarded.uri(who, "")).await;
+        let mend = found.has("error", "server-reach", "MongoDB refuses a command of tidegauge: ");
+        assert_eq!(mend, "grant readWrite and dbAdmin on tidegauge to the user of mongodb.uri");
+        let mend = found.has("note", "server-cache", "not checked: ");
+        assert!(mend.contains("clusterMonitor"), "{mend}");
+    }
+    let uri = guarded.uri("writer:hunter4@", "");
+    let found = checked(uri.clone()).await;
+    assert!(!found.report.to_string().contains("grant readWrite"), "{found:#?}");
+    let found = checked(uri.replace("/?", "/tidegauge?")).await; // which is the database of its users too
+    let mend = found.has("error", "server-reach", "MongoDB does not answer: ");
+    assert!(mend.contains("authSource=admin"), "{mend}");
 }
 
 #[tokio::test]

@@ -119,8 +119,7 @@ impl Commands {
         if Deployment::of(&self.run(doc! { "hello": 1 }).await?) == Deployment::Sharded {
             return Ok(());
         }
-        let removal = doc! { "q": { "_id": { "stop": 1 } }, "limit": 1 };
-        self.run(doc! { "delete": collection, "deletes": [removal] }).await?;
+        self.run(no_change(collection)).await?;
         let mut before = None;
         loop {
             let hello = self.run(doc! { "hello": 1 }).await?;
@@ -265,6 +264,12 @@ impl Commands {
         }
         Ok(None)
     }
+}
+
+/// A write that changes nothing: the removal of a document that never exists.
+pub(super) fn no_change(collection: &str) -> Document {
+    let removal = doc! { "q": { "_id": { "stop": 1 } }, "limit": 1 };
+    doc! { "delete": collection, "deletes": [removal] }
 }
 
 /// The documents in the first batch of a reply with a cursor.

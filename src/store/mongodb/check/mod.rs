@@ -27,7 +27,7 @@ use bson::{Document, doc};
 pub(super) use self::expected::{Expected, ExpectedValidator};
 pub(super) use self::questions::{Example, Question};
 use super::collection::Deployment;
-use super::command::{Commands, first_batch};
+use super::command::{Commands, first_batch, no_change};
 use super::decode::server_integer;
 use super::errors::within;
 use super::layout::Layout;
@@ -79,6 +79,9 @@ impl<L: Layout> MongoStore<L> {
             Expected::operator_metadata(self.commands.managed(&self.operator_metadata_name())),
         ];
         let present = inspector.check_collections(&expected).await;
+        if deployment != Deployment::Sharded || !present.is_empty() {
+            inspector.check_writes(self.devices.name()).await; // a mongos may create a missing database for it
+        }
         if !present.is_empty() {
             let example = self.example(&present, clock).await;
             let mut questions = self.layout.questions(&example);
@@ -86,7 +89,7 @@ impl<L: Layout> MongoStore<L> {
             questions.extend(questions::of_devices(self.devices.name(), &example));
             questions.retain(|question| present.iter().any(|expected| expected.name() == question.collection));
             inspector.check_plans(&questions).await;
-            inspector.findings.push(self.check_device_index().await);
+            self.check_device_index(&mut inspector).await;
             inspector.check_documents(&present).await;
             self.check_growth(&mut inspector, clock).await;
         }
@@ -98,28 +101,31 @@ impl<L: Layout> MongoStore<L> {
 
     fn unreachable(&self, error: &StoreError) -> Finding {
         let why = self.commands.servers.why_unreachable(error.cause).unwrap_or_else(|| error.to_string());
-        Finding::error(
-            Part::ServerReach,
-            format!("MongoDB does not answer: {why}"),
-            "start the server, or correct mongodb.uri, the name of its host, its port and its password; until it \
-             answers, readings wait in the log",
-        )
+        let mend = if error.cause == Cause::Auth {
+            "correct the user or the password in mongodb.uri, or add to it the database in which the user was created, \
+             as a rule authSource=admin; until then, readings wait in the log"
+        } else {
+            "start the server, or correct mongodb.uri, the name of its host and its port; until it answers, readings \
+             wait in the log"
+        };
+        Finding::error(Part::ServerReach, format!("MongoDB does not answer: {why}"), mend)
     }
 
     /// Whether the device index has all devices.
-    async fn check_device_index(&self) -> Finding {
+    async fn check_device_index(&self, inspector: &mut Inspector<'_>) {
         const PART: Part = Part::DeviceIndex;
         let name = self.devices.name();
-        match tokio::time::timeout(ANSWER_MAX, self.has_all_devices()).await {
+        let finding = match tokio::time::timeout(ANSWER_MAX, self.has_all_devices()).await {
             Ok(Ok(true)) => Finding::ok(PART, format!("{name} has all devices that are stored")),
             Ok(Ok(false)) => Finding::error(
                 PART,
                 format!("{name} lacks devices that are stored: lists are partial, and days are not rolled up"),
                 format!("run: {REBUILD}"),
             ),
-            Ok(Err(error)) => Finding::skipped(PART, error),
+            Ok(Err(error)) => inspector.failed(PART, None, &error),
             Err(_) => Finding::skipped(PART, "the server did not answer in time"),
-        }
+        };
+        inspector.findings.push(finding);
     }
 
     /// The first device of the index, and its last hour.
@@ -168,12 +174,20 @@ impl<L: Layout> MongoStore<L> {
 }
 
 impl Inspector<'_> {
+    /// Checks that the user may write.
+    async fn check_writes(&mut self, collection: &str) {
+        let mut write = no_change(collection);
+        write.insert("writeConcern", doc! { "w": 1 }); // without a wait for a majority, which may be lost
+        self.ask(Part::ServerReach, None, write).await;
+    }
+
     /// Runs a command in the database, or in another one. A failure becomes a finding of `part`.
     async fn ask(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Document> {
         match self.try_to_ask(database, command).await {
             Ok(reply) => Some(reply),
             Err(error) => {
-                self.findings.push(not_allowed(part, &error));
+                let finding = self.failed(part, database, &error);
+                self.findings.push(finding);
                 None
             }
         }
@@ -190,18 +204,23 @@ impl Inspector<'_> {
     async fn list(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Vec<Document>> {
         self.ask(part, database, command).await.map(|reply| first_batch(&reply))
     }
-}
 
-/// The finding about a look that failed. If privileges are missing, it says what to grant.
-fn not_allowed(part: Part, error: &StoreError) -> Finding {
-    let skipped = Finding::skipped(part, error);
-    if error.cause == Cause::Auth {
-        return skipped.with_mend(
+    /// The finding about a look that failed. If privileges are missing, it says what to grant.
+    ///
+    /// The service needs those on its own database, and no others.
+    fn failed(&self, part: Part, database: Option<&str>, error: &StoreError) -> Finding {
+        if error.cause != Cause::Forbidden {
+            return Finding::skipped(part, error);
+        }
+        if database.is_none() {
+            let found = format!("MongoDB refuses a command of tidegauge: {error}");
+            return Finding::error(part, found, self.commands.grant());
+        }
+        Finding::skipped(part, error).with_mend(
             "grant the user of mongodb.uri the role clusterMonitor on admin, for this check only: the service does \
              not need it",
-        );
+        )
     }
-    skipped
 }
 
 /// The integer in a field of a reply; `None` if it is missing or negative.

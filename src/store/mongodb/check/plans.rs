@@ -5,7 +5,7 @@
 use bson::{Bson, Document, doc};
 
 use super::questions::{Access, Question};
-use super::{ID_INDEX, Inspector, not_allowed, shell};
+use super::{ID_INDEX, Inspector, shell};
 use crate::common::finding::{Finding, Part, count};
 use crate::store::Cause;
 
@@ -33,8 +33,9 @@ impl Inspector<'_> {
                     Some(finding) => self.findings.push(finding),
                 },
                 Err(error) => {
-                    self.findings.push(not_allowed(PART, &error));
-                    if matches!(error.cause, Cause::Auth | Cause::Timeout | Cause::Network) {
+                    let finding = self.failed(PART, None, &error);
+                    self.findings.push(finding);
+                    if matches!(error.cause, Cause::Auth | Cause::Forbidden | Cause::Timeout | Cause::Network) {
                         break; // the others would have the same answer
                     }
                 }

@@ -120,7 +120,7 @@ impl Inspector<'_> {
         let command = doc! {
             "serverStatus": 1, "metrics": 0, "repl": 0, "locks": 0, "tcmalloc": 0, "transactions": 0, "sharding": 0,
         };
-        let Some(status) = self.ask(CACHE, None, command).await else { return };
+        let Some(status) = self.ask(CACHE, Some(ADMIN), command).await else { return };
         let cache = status.get_document("wiredTiger").and_then(|engine| engine.get_document("cache"));
         let figures = cache.ok().and_then(|cache| {
             let used = number(cache, "bytes currently in the cache")?;
