@@ -150,6 +150,27 @@ async fn a_file_has_the_steps_of_its_chart_if_they_follow_utc() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hours_are_those_of_the_viewer_in_a_zone_with_half_an_hour() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0), (2_400, 2.0), (14_400, 3.0), (16_200, 4.0), (16_800, 5.0)]).await;
+    let tab = Tab::open().await;
+    tab.call("Emulation.setTimezoneOverride", json!({ "timezoneId": "Asia/Kolkata" })).await;
+    let range = "from=2024-04-20T12:00:00Z&to=2024-04-21T00:00:00Z";
+    show(&tab, server.url(), &format!("device=A&step=1h&{range}&table=1")).await;
+    let expected = json!([
+        ["04/21/2024, 12:00 AM", "4.5 (4 … 5)"],
+        ["04/20/2024, 11:00 PM", "3 (3 … 3)"],
+        ["04/20/2024, 08:00 PM", "2 (2 … 2)"],
+        ["04/20/2024, 07:00 PM", "1 (1 … 1)"],
+    ]);
+    assert_eq!(cells(&tab, ".data").await, expected);
+    tab.wait_for(".links", "steps of 1h").await;
+    let links = tab.js("document.querySelector('.links').textContent").await;
+    assert!(!links.as_str().expect("a text").contains("UTC"), "{links}");
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_mouse_and_the_keyboard_zoom_and_the_address_keeps_it() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &(0..60).map(|at| (at, at as f64)).collect::<Vec<_>>()).await;

@@ -371,16 +371,15 @@ export const withFlags = (sources) => {
 // About how many readings of the first and last steps are outside of the range.
 const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
-// All pages of the rollups of some devices, and the part of the query that makes the steps. Steps of more than an hour
-// follow the viewer's time zone. If the server refuses them, because they need expired or too many readings, they follow
-// UTC, as shorter ones do. `isLocal` says whether the zone has the same steps.
-async function rollups(selection, step, params, columns, signal, mayBeLocal = true) {
+// All pages of the rollups of some devices, and the part of the query that makes the steps. Steps follow the viewer's
+// time zone. If the server refuses them, because they need expired or too many readings, they follow UTC.
+async function rollups(selection, step, params, columns, signal, isLocal = true) {
   const offset = offsetOf(params, step), compare = comparisonOf(params, step), length = lengthOfStep(step);
-  const hasZone = mayBeLocal && zone !== "UTC" && (length > HOUR || Boolean(offset ?? compare));
   const { from, to } = rangeOf(params, now());
   // Clocks may change within the range.
   const isWhole = (instant) => new Date(instant).getTimezoneOffset() * MINUTE % length === 0;
-  const isLocal = hasZone || (mayBeLocal && [from, (from + to) / 2, to].every(isWhole));
+  // In most zones, steps of up to an hour are those of UTC.
+  const hasZone = isLocal && zone !== "UTC" && (length > HOUR || Boolean(offset ?? compare) || ![from, (from + to) / 2, to].every(isWhole));
   const more = Object.entries({ step, offset, compare }).filter(([, value]) => value);
   const query = { step, parameters: `&${new URLSearchParams(more)}`, isLocal };
   try {
