@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{names, within};
 use super::{Bytes, ConfigError, Otlp, Period, RemoteWrite};
-use crate::model::DeviceIdCase;
+use crate::model::{DeviceIdCase, METRICS_PER_READING};
 
 /// The rules for accepting readings: limits, and options of each format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ impl Default for Ingest {
         Self {
             max_future: Period::minutes(10),
             max_readings_per_request: 100_000,
-            max_metrics_per_reading: 256,
+            max_metrics_per_reading: METRICS_PER_READING,
             max_metadata_bytes: Bytes::kib(4),
             device_id_case: DeviceIdCase::Preserve,
             json: Json::default(),

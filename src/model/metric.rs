@@ -13,6 +13,12 @@ use serde::{Serialize, Serializer};
 /// The longest metric name without labels, in bytes.
 pub const METRIC_MAX_BYTES: usize = 128;
 
+/// The most metrics of a reading, as long as `ingest.max_metrics_per_reading` has its default.
+///
+/// An instant may have more, because its readings may have arrived one by one. Files and dead letters, which
+/// are sent again, then have several readings of it.
+pub const METRICS_PER_READING: usize = 256;
+
 /// A metric with its labels, as the canonical text of its [series](super::series). Cheap to clone.
 ///
 /// A metric of line protocol also knows its measurement. Equality, order and hash depend on the text only.

@@ -31,7 +31,10 @@ pub use metadata::{
 pub use metadata_filter::{MetadataFilter, MetadataFilterError, find_member};
 #[cfg(test)]
 pub use metric::reads;
-pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
+pub use metric::{
+    METRIC_MAX_BYTES, METRICS_PER_READING, Metric, MetricNameError, MetricTable, check_metric_name,
+    is_usual_metric_name,
+};
 pub use operator_metadata::{OperatorKey, OperatorMetadata};
 pub use series_filter::{SeriesFilter, Wanted};
 pub(crate) use stats::{Fold, Sum};

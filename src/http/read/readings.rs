@@ -24,7 +24,7 @@ use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
 use crate::http::request::params::Params;
-use crate::model::{Metric, SeriesFilter, Wanted};
+use crate::model::{METRICS_PER_READING, Metric, SeriesFilter, Wanted};
 use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsRequest};
 
 /// The most series that a file of one device may have as columns.
@@ -33,11 +33,6 @@ const MAX_COLUMNS: usize = 1_000;
 /// The memory of a value of a page, and of a reading without its values, in bytes.
 const BYTES_PER_VALUE: usize = 160;
 const BYTES_PER_READING: usize = 160;
-
-/// The assumed number of metrics of a reading.
-///
-/// It is the default of `ingest.max_metrics_per_reading`.
-const METRICS_OF_READING: usize = 256;
 
 /// The assumed number of series of a metric in a reading.
 ///
@@ -242,7 +237,7 @@ impl Asked {
 /// The page has stored and pending samples, the readings made of them, and their JSON in memory.
 pub(in crate::http) fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
     let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
-    let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());
+    let of_reading = series.metrics().map_or(METRICS_PER_READING, |metrics| metrics.map(of_wanted).sum());
     let readings = limit + 1;
     readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
 }
