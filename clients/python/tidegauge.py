@@ -1135,8 +1135,8 @@ class _Http:
             raise ValueError("a URL is http://HOST:PORT or https://HOST:PORT, with or without a path")
         if "@" in parts.netloc:
             raise ValueError("a URL has no user name and no password; use token")
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-            raise ValueError("the token has spaces around it, or characters that a header cannot have")
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError("a token has no spaces, is without the word Bearer, and has ASCII characters only")
         self.url, self.timeout = url, timeout
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         is_tls = parts.scheme == "https"

@@ -74,24 +74,31 @@ impl ClientArgs {
 
     /// The token in the file of `--token-file`, else in `TIDEGAUGE_TOKEN`.
     ///
-    /// It is no command-line argument, because the process list shows arguments. An error does not repeat
-    /// what is in the file.
+    /// It is no command-line argument, because the process list shows arguments.
     fn token(&self) -> anyhow::Result<Option<String>> {
-        let Some(file) = &self.token_file else {
-            let text = std::env::var("TIDEGAUGE_TOKEN").ok();
-            return Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()));
-        };
-        let text = read_small_text(file).with_context(|| format!("{} (--token-file)", file.display()))?;
-        let token = text.strip_prefix('\u{feff}').unwrap_or(&text).trim();
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            bail!(
-                "{} (--token-file): it must have one token and nothing else, such as the first line that `tidegauge \
-                 token new` prints",
-                file.display()
-            );
-        }
-        Ok(Some(token.to_owned()))
+        let Some(file) = &self.token_file else { return token_of_environment() };
+        let name = format!("{} (--token-file)", file.display());
+        let text = read_small_text(file).with_context(|| name.clone())?;
+        only_token(&text, &name).map(Some)
     }
+}
+
+/// The token in `TIDEGAUGE_TOKEN`; `None` if it is not set, or is empty.
+pub(super) fn token_of_environment() -> anyhow::Result<Option<String>> {
+    let text = std::env::var("TIDEGAUGE_TOKEN").unwrap_or_default();
+    if text.trim().is_empty() { Ok(None) } else { only_token(&text, "TIDEGAUGE_TOKEN").map(Some) }
+}
+
+/// The token in the text of a file or a variable. An error does not repeat the text.
+fn only_token(text: &str, name: &str) -> anyhow::Result<String> {
+    let token = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        bail!(
+            "{name}: it must have one token and nothing else, such as the first line that `tidegauge token new` \
+             prints, without the word Bearer"
+        );
+    }
+    Ok(token.to_owned())
 }
 
 /// The URL under which this machine reaches the server with this configuration.

@@ -1,11 +1,12 @@
 //! `tidegauge token`, and `tidegauge import` with a token.
 
 use std::fs;
+use std::process::Command;
 
 use tempfile::TempDir;
 
 use super::{devices, get, setup};
-use crate::harness::{Server, Setup, run, run_with, secret_of};
+use crate::harness::{Server, Setup, binary, run, run_with, secret_of};
 
 const USAGE: Option<i32> = Some(64);
 
@@ -112,4 +113,10 @@ async fn an_import_shows_the_token_of_a_file() {
         let is_named = refused.stderr.contains("token (--token-file): it must have one token and nothing else");
         assert!(refused.code == Some(1) && is_named && !refused.stderr.contains("secr"), "{text}: {refused:?}");
     }
+    let mut with_header = Command::new(binary());
+    with_header.args(["import", &rows, "--url", server.url()]).env("TIDEGAUGE_TOKEN", "Bearer tg_secret");
+    let refused = with_header.output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let is_named = said.contains("TIDEGAUGE_TOKEN: it must have one token") && said.contains("without the word Bearer");
+    assert!(refused.status.code() == Some(1) && is_named && !said.contains("secret"), "{refused:?}");
 }

@@ -201,9 +201,10 @@ class Writes(Case):
         for url in ["127.0.0.1:8080", "ftp://x", "http://ann:secret@x", "http://x?y"]:
             with self.assertRaises(ValueError):
                 Client(url)
-        with self.assertRaises(ValueError) as caught:
-            Client(URL, "secret\nX: y")
-        self.assertNotIn("secret", str(caught.exception))
+        for token in ["secret\nX: y", "Bearer secret", " secret"]:
+            with self.assertRaises(ValueError) as caught:
+                Client(URL, token)
+            self.assertNotIn("secret", str(caught.exception))
         self.assertNotIn(str(TOKEN), repr(client))
 
     def test_rejected_readings_are_reported(self):

@@ -20,7 +20,7 @@ use tidegauge::config::{Config, Http, Overridden};
 use tidegauge::telemetry::VERSION;
 
 use super::full;
-use crate::cli::client::local_url;
+use crate::cli::client::{local_url, token_of_environment};
 
 /// How long the server may take for its metrics.
 const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(10));
@@ -95,7 +95,7 @@ async fn metrics(http: &Http) -> anyhow::Result<String> {
     let url = local_url(http)?;
     // With TLS, the client connects by address, and a certificate names a host. It cannot check the
     // certificate, so it sends no token: another server might receive it.
-    let token = std::env::var("TIDEGAUGE_TOKEN").ok().filter(|_| !http.tls.is_on());
+    let token = if http.tls.is_on() { None } else { token_of_environment()? };
     let client = Client::new(Options { time_limit: TIMEOUT, is_local: http.tls.is_on(), token, ..Options::new(&url) })?;
     let answer = client.get("/metrics", &[]).await;
     if http.tls.is_on() && matches!(&answer, Err(trouble) if trouble.reason == "unauthorized") {
