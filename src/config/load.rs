@@ -14,6 +14,7 @@ use toml::{Spanned, Table, Value};
 
 use super::environment::path_of;
 use super::error::Place;
+use super::message::{self, plain};
 use super::{Config, ConfigError};
 use crate::common::small_file::read_small_text;
 
@@ -147,7 +148,7 @@ impl Layers {
             let place = place(error.span().map_or(0, |span| span.start));
             ConfigError::Set { place, message }
         };
-        let mut document = DeTable::parse(text).map_err(|error| mistake(&error, error.message().to_owned()))?;
+        let mut document = DeTable::parse(text).map_err(|error| mistake(&error, message::of_syntax(text, &error)))?;
         let (mut mistakes, mut wrong) = (Vec::new(), BTreeSet::new());
         for (key, at) in too_large(document.get_mut(), "") {
             mistakes.push(ConfigError::Set { place: place(at), message: format!("{key}: the number is too large") });
@@ -344,24 +345,6 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
             table.insert(section.clone(), Value::Table(inner));
         }
     }
-}
-
-/// Rewrites a message of the deserializer for people who do not know Rust.
-///
-/// `expected u16` becomes `expected a whole number up to 65535`.
-fn plain(message: &str) -> String {
-    let numbers = [
-        ("u8", "a whole number up to 255"),
-        ("u16", "a whole number up to 65535"),
-        ("u32", "a whole number up to 4294967295"),
-        ("u64", "a whole number"),
-        ("usize", "a whole number"),
-        ("f64", "a number"),
-    ];
-    let found = message
-        .rsplit_once("expected ")
-        .and_then(|(said, name)| Some((said, numbers.iter().find(|(number, _)| *number == name)?.1)));
-    found.map_or_else(|| message.to_owned(), |(said, number)| format!("{said}expected {number}"))
 }
 
 /// The line and the column, both from 1, of the byte at offset `at` of `text`.

@@ -29,6 +29,7 @@ mod limits;
 mod load;
 mod log;
 mod log_filter;
+mod message;
 mod mongodb;
 mod mongodb_uri;
 mod mqtt;
