@@ -64,24 +64,18 @@ pub(in crate::cli) struct Batcher<'a> {
     body: Vec<u8>,
     lines: Vec<u64>,
     done: Option<Done>,
+    /// See [`Batch::readings`].
+    readings: Option<u64>,
     /// The number of rows that the import has rejected.
     rejected: Option<&'a AtomicU64>,
     has_marks: bool,
-    is_reading_per_line: bool,
 }
 
 impl<'a> Batcher<'a> {
     /// Starts a file: batches have at most `max_lines` lines.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
         let (body, lines, done, rejected) = (Vec::new(), Vec::new(), None, None);
-        Self { queue, max_lines, file, body, lines, done, rejected, has_marks: false, is_reading_per_line: false }
-    }
-
-    /// Declares that each line has one reading.
-    ///
-    /// Then each batch knows how many readings it has ([`Batch::readings`]).
-    pub(in crate::cli) fn of_single_readings(self) -> Self {
-        Self { is_reading_per_line: true, ..self }
+        Self { queue, max_lines, file, body, lines, done, readings: Some(0), rejected, has_marks: false }
     }
 
     /// Notes with each place how many rows the import had rejected.
@@ -103,14 +97,22 @@ impl<'a> Batcher<'a> {
 
     /// Adds line `number` of the file, without its line end.
     ///
-    /// With this line, all lines up to line `done_to` are in this batch or in earlier ones.
-    pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8], done_to: u64) -> Result<(), Stopped> {
+    /// `readings` is the number of readings in the line, if it is known. With this line, all lines up to line
+    /// `done_to` are in this batch or in earlier ones.
+    pub(in crate::cli) fn push(
+        &mut self,
+        number: u64,
+        line: &[u8],
+        readings: Option<u64>,
+        done_to: u64,
+    ) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
             self.pass_on()?;
         }
         self.body.extend_from_slice(line);
         self.body.push(b'\n');
         self.lines.push(number);
+        self.readings = self.readings.zip(readings).map(|(before, more)| before + more);
         if !self.has_marks {
             let rejected = self.rejected.map_or(0, |count| count.load(Ordering::Relaxed));
             self.done = Some(Done { line: done_to, mark: None, header: None, rejected });
@@ -126,7 +128,7 @@ impl<'a> Batcher<'a> {
     fn pass_on(&mut self) -> Result<(), Stopped> {
         let body = std::mem::take(&mut self.body).into();
         let lines = std::mem::take(&mut self.lines);
-        let readings = self.is_reading_per_line.then_some(lines.len() as u64);
+        let readings = self.readings.replace(0);
         let (file, done) = (Arc::clone(&self.file), self.done.clone());
         self.queue.blocking_send(Batch { file, body, lines, done, readings }).map_err(|_| Stopped)
     }
@@ -142,7 +144,7 @@ mod tests {
         let mut batcher = Batcher::new(&queue, 3, "f".into());
         let long = vec![b'x'; BODY_BYTES / 2 + 1];
         for (number, line) in [(2, &b"a"[..]), (3, b"b"), (5, b"c"), (6, b"d"), (7, &long), (8, &long)] {
-            batcher.push(number, line, number).unwrap();
+            batcher.push(number, line, Some(number), number).unwrap();
         }
         batcher.finish().unwrap();
         drop(queue);
@@ -151,6 +153,7 @@ mod tests {
             assert!(batch.body.len() <= BODY_BYTES && batch.body.ends_with(b"\n"));
             assert_eq!(std::str::from_utf8(&batch.body).unwrap().lines().count(), batch.lines.len());
             assert_eq!(batch.done.as_ref().map(|done| done.line), batch.lines.last().copied());
+            assert_eq!(batch.readings, Some(batch.lines.iter().sum::<u64>()));
             all.push(batch.lines);
         }
         assert_eq!(all, [vec![2, 3, 5], vec![6, 7], vec![8]]);
@@ -160,6 +163,6 @@ mod tests {
     fn a_batcher_without_a_receiver_returns_an_error() {
         let (queue, batches) = mpsc::channel(10);
         drop(batches);
-        assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}", 1), Err(Stopped));
+        assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}", None, 1), Err(Stopped));
     }
 }

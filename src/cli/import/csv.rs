@@ -1,6 +1,7 @@
-//! Converts the rows of a CSV file to lines of NDJSON, one reading per row. Pure.
+//! Converts the rows of a CSV file to lines of NDJSON, one line per row. Pure.
 //!
-//! A row that cannot be converted yields an error, and the conversion continues with the next row.
+//! A line is one reading, or several if a reading cannot have the values of the row. A row that cannot be
+//! converted yields an error, and the conversion continues with the next row.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -8,7 +9,7 @@ use std::io::{BufRead, Chain, Cursor, Read};
 use std::time::Instant;
 
 use csv::StringRecord;
-use tidegauge::model::check_device_id;
+use tidegauge::model::{METRICS_PER_READING, check_device_id};
 
 use super::cells::{Found, Input};
 use super::columns::{Columns, ColumnsError, DeviceSource, ValueColumn, Wanted};
@@ -51,6 +52,8 @@ pub(super) struct Row {
 pub(super) enum Outcome {
     /// A line of NDJSON.
     Reading {
+        /// The number of readings in the line.
+        readings: u64,
         /// The number of metrics with an empty cell.
         empty_cells: u64,
     },
@@ -101,7 +104,7 @@ pub(super) struct Rows<R: Read> {
 
 /// How rows become lines.
 enum Convert {
-    /// A row is a reading with several values.
+    /// A row is an instant with several values.
     Columns(Converter),
     /// A row is one value, as in the files of an export.
     Values(ValueRows),
@@ -118,8 +121,8 @@ pub(super) struct Converted<'a> {
     ///
     /// Empty unless the local time of the row exists twice.
     pub(super) filled: Vec<usize>,
-    /// Whether a metric has a value.
-    pub(super) has_values: bool,
+    /// The number of values.
+    pub(super) values: usize,
 }
 
 impl<R: BufRead> Rows<R> {
@@ -224,11 +227,11 @@ impl<R: BufRead> Rows<R> {
                 (Convert::Columns(convert), None) => convert.row(&self.record, &self.times, text),
                 (Convert::Values(convert), None) => convert.row(&self.record, &self.times, text),
             };
-            let Converted { when, sender, empty_cells, filled, has_values } = match converted {
+            let Converted { when, sender, empty_cells, filled, values } = match converted {
                 Ok(converted) => converted,
                 Err(why) => return Ok(Some(Row { line, outcome: Outcome::Bad(why) })),
             };
-            if !has_values {
+            if values == 0 {
                 return Ok(Some(Row { line, outcome: Outcome::NoValues { empty_cells } }));
             }
             match when {
@@ -238,7 +241,8 @@ impl<R: BufRead> Rows<R> {
                         self.resolved_from = first_line(&self.resolved);
                     }
                     complete(text, ms);
-                    return Ok(Some(Row { line, outcome: Outcome::Reading { empty_cells } }));
+                    let outcome = Outcome::Reading { readings: readings_of(values), empty_cells };
+                    return Ok(Some(Row { line, outcome }));
                 }
                 When::Twice(twice) => {
                     let row = Held { line, text: std::mem::take(text), empty_cells, filled, twice };
@@ -289,12 +293,12 @@ impl<R: BufRead> Rows<R> {
     }
 
     fn returned(&self, row: Held, ms: Result<i64, (u64, u64)>, text: &mut Vec<u8>) -> Row {
-        let Held { line, text: held, empty_cells, twice, .. } = row;
+        let Held { line, text: held, empty_cells, filled, twice } = row;
         *text = held;
         let outcome = match ms {
             Ok(ms) => {
                 complete(text, ms);
-                Outcome::Reading { empty_cells }
+                Outcome::Reading { readings: readings_of(filled.len()), empty_cells }
             }
             Err((from, to)) => {
                 let Twice { civil, first_ms, second_ms } = twice;
@@ -315,6 +319,11 @@ impl<R: BufRead> Rows<R> {
 /// The lowest line of `resolved`.
 fn first_line(resolved: &VecDeque<Resolved>) -> Option<u64> {
     resolved.iter().map(|(row, _)| row.line).min()
+}
+
+/// The number of readings with these values of a row.
+const fn readings_of(values: usize) -> u64 {
+    values.div_ceil(METRICS_PER_READING) as u64
 }
 
 /// Completes a line of NDJSON with its time.
@@ -355,7 +364,7 @@ impl Converter {
         let time = joined(row, at);
         let when = times.parse(&time).map_err(|error| self.bad(at, &time, &error))?;
         text.extend_from_slice(format!("{{\"deviceId\":{},\"values\":{{", serde_json::Value::from(device)).as_bytes());
-        let (mut empty_cells, mut filled) = (0, Vec::new());
+        let (mut values, mut empty_cells, mut filled) = (0_usize, 0, Vec::new());
         for (value, key) in self.columns.values.iter().zip(&self.keys) {
             let cell = cell(value.at);
             if cell.is_empty() {
@@ -363,19 +372,24 @@ impl Converter {
                 continue;
             }
             let number = numbers::parse(cell, self.decimal).map_err(|error| self.bad(&[value.at], cell, &error))?;
-            if text.last() != Some(&b'{') {
-                text.push(b',');
-            }
+            let separator: &[u8] = match values {
+                0 => b"",
+                METRICS_PER_READING => b"},\"readings\":[{\"values\":{",
+                _ if values.is_multiple_of(METRICS_PER_READING) => b"}},{\"values\":{",
+                _ => b",",
+            };
+            text.extend_from_slice(separator);
             text.extend_from_slice(key.as_bytes());
             serde_json::to_writer(&mut *text, &number).expect("a Vec takes any bytes");
+            values += 1;
             if matches!(when, When::Twice(_)) {
                 filled.push(value.at);
             }
         }
-        text.push(b'}');
+        let end: &[u8] = if values > METRICS_PER_READING { b"}}]" } else { b"}" };
+        text.extend_from_slice(end);
         filled.sort_unstable();
-        let has_values = empty_cells < self.keys.len() as u64;
-        Ok(Converted { when, sender: Cow::Borrowed(device), empty_cells, filled, has_values })
+        Ok(Converted { when, sender: Cow::Borrowed(device), empty_cells, filled, values })
     }
 
     fn bad(&self, at: &[usize], cell: &str, why: &dyn std::fmt::Display) -> String {
@@ -481,6 +495,34 @@ mod tests {
             (3, Ok(r#"{"deviceId":"S2","values":{"hum \"%\"":1000.0},"ts":1776693620000}"#.to_owned())),
         ];
         assert_eq!(rows(input, WantedDevice::Customary), expected);
+    }
+
+    /// The middle two rows have a time that exists twice.
+    #[test]
+    fn a_row_of_more_values_than_a_reading_has_is_one_line_of_several_readings() {
+        for (values, expected) in [(256_usize, &[256][..]), (257, &[256, 1]), (513, &[256, 256, 1])] {
+            let header: String = (0..values).flat_map(|nth| [",m".to_owned(), nth.to_string()]).collect();
+            let row = |hour: &str| format!("2026-10-25 {hour}:30:00{}\n", ",1.5".repeat(values));
+            let input = format!("time{header}\n{}", ["01", "02", "02", "03"].map(row).concat());
+            let options = options(WantedDevice::Fixed("d".into()));
+            let times = Times::usual(TimeZone::get("Europe/Vienna").unwrap());
+            let mut rows = Rows::open(input.as_bytes(), &Options { times, ..options }).unwrap();
+            let (mut text, mut lines) = (Vec::new(), Vec::new());
+            while let Some(row) = rows.next(&mut text).unwrap() {
+                assert_eq!(row.outcome, Outcome::Reading { readings: expected.len() as u64, empty_cells: 0 });
+                let mut counted = Counted::default();
+                json::parse(&text, &json::Options::default(), &mut counted).unwrap();
+                assert_eq!((counted.0, counted.1), (expected.len(), Vec::new()));
+                let line: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                let more = line["readings"].as_array().into_iter().flatten();
+                let readings = std::iter::once(&line).chain(more);
+                let found: Vec<usize> = readings.map(|one| one["values"].as_object().unwrap().len()).collect();
+                assert_eq!(found, expected);
+                lines.push(row.line);
+            }
+            lines.sort_unstable();
+            assert_eq!(lines, [2, 3, 4, 5]);
+        }
     }
 
     #[test]
@@ -599,10 +641,10 @@ mod tests {
             while let Some(row) = rows.next(&mut text).unwrap() {
                 prop_assert!(last < row.line && row.line <= lines, "line {} of {lines} after {last}", row.line);
                 last = row.line;
-                if let Outcome::Reading { .. } = row.outcome {
+                if let Outcome::Reading { readings, .. } = row.outcome {
                     let mut counted = Counted::default();
                     json::parse(&text, &json::Options::default(), &mut counted).unwrap();
-                    prop_assert_eq!((counted.0, counted.1), (1, Vec::new()));
+                    prop_assert_eq!((counted.0 as u64, counted.1), (readings, Vec::new()));
                 }
             }
         }

@@ -144,13 +144,14 @@ pub(crate) struct ImportArgs {
 
 const LONG_HELP: &str = "\
 CSV files have a header. Every other row is one reading: a time, a device ID, and a value for each metric whose cell \
-is not empty. Without --metric, a column is a metric if most of its non-empty cells in the first 100 rows are numbers; \
-the import prints the columns that it does not read. `--metric temp` reads the column temp or, if there is none, the \
-only column of numbers; `--metric temp=value` reads the column value. Labels follow the name of a metric in braces, in \
-the header and in --metric: cpu_idle{cpu=cpu0}. A unit in brackets becomes the label unit: a column Temperatur [°C] or \
-Temperatur (°C) is the metric Temperatur{unit=°C}, also with `--metric Temperatur` or `--metric 'Temperatur [°C]'`, \
-unless several columns differ only in their brackets. A new name keeps the unit, unless it has another or \
-the whole header follows it: `--metric temp=Temperatur` is temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp.
+is not empty. A row of more than 256 values is several readings. Without --metric, a column is a metric if most of its \
+non-empty cells in the first 100 rows are numbers; the import prints the columns that it does not read. `--metric \
+temp` reads the column temp or, if there is none, the only column of numbers; `--metric temp=value` reads the column \
+value. Labels follow the name of a metric in braces, in the header and in --metric: cpu_idle{cpu=cpu0}. A unit in \
+brackets becomes the label unit: a column Temperatur [°C] or Temperatur (°C) is the metric Temperatur{unit=°C}, also \
+with `--metric Temperatur` or `--metric 'Temperatur [°C]'`, unless several columns differ only in their brackets. A \
+new name keeps the unit, unless it has another or the whole header follows it: `--metric temp=Temperatur` is \
+temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp.
 
 The cells may be separated by , ; | or tabs, and numbers may have a decimal comma. The import guesses both only if the \
 file cannot be read in another way, and prints its guess; else it asks for --delimiter or --decimal. Numbers with \
@@ -312,7 +313,8 @@ async fn send_all(
         let answer = if let Some(sender) = sender {
             sender.send(&batch, |what| progress.set_trouble(Some(what))).await?
         } else {
-            let counts = Counts { accepted: batch.lines.len() as u64, ..Counts::default() };
+            let accepted = batch.readings.unwrap_or(batch.lines.len() as u64);
+            let counts = Counts { accepted, ..Counts::default() };
             Receipt { counts, rejections: Vec::new() }
         };
         progress.set_trouble(None);
@@ -341,7 +343,7 @@ fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progre
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
         let batcher = batcher.with_rejected(&progress.counts.rejected);
         let read = match source.format {
-            Format::Csv => read_csv(source, args, start, batcher.of_single_readings(), progress),
+            Format::Csv => read_csv(source, args, start, batcher, progress),
             Format::Ndjson => read_ndjson(source, start, batcher, progress),
         };
         match read {
@@ -383,9 +385,9 @@ fn send_rows<R: BufRead>(
         }
         add(&progress.counts.rows, 1);
         match outcome {
-            Outcome::Reading { empty_cells } => {
+            Outcome::Reading { readings, empty_cells } => {
                 add(&progress.counts.empty_cells, empty_cells);
-                batcher.push(line, &text, rows.returned_to())?;
+                batcher.push(line, &text, Some(readings), rows.returned_to())?;
             }
             Outcome::NoValues { empty_cells } => {
                 add(&progress.counts.empty_cells, empty_cells);
@@ -415,7 +417,7 @@ fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &
             continue;
         }
         add(&progress.counts.rows, 1);
-        batcher.push(number, &text, number)?;
+        batcher.push(number, &text, None, number)?;
     }
     Ok(batcher.finish()?)
 }

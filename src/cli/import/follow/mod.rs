@@ -325,7 +325,7 @@ impl Lines<'_> {
         while let Some(number) = lines.next(&mut text).with_context(|| name.to_owned())? {
             if number > self.start {
                 add(&self.progress.counts.rows, 1);
-                self.batcher.push(number, &text, number)?;
+                self.batcher.push(number, &text, None, number)?;
             }
         }
         Ok(true)
