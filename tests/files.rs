@@ -121,6 +121,28 @@ async fn a_file_can_be_imported_and_ingested_again() {
     assert_eq!(file(&other, &format!("/v1/devices/imported/readings?{RANGE}"), "csv").await, text);
 }
 
+/// The series of an instant may arrive one by one, so it may have more than one reading may have.
+#[tokio::test]
+async fn an_instant_of_more_series_than_a_reading_may_have_can_be_imported() {
+    let server = Server::start(Setup::sqlite()).await;
+    for some in [0..200, 200..400] {
+        let values: serde_json::Map<String, Value> = some.map(|nth| (format!("m{nth}"), json!(nth))).collect();
+        server.accepts(&json!({ "deviceId": "wide", "ts": START_MS, "values": values })).await;
+    }
+    let path = format!("/v1/devices/wide/readings?{RANGE}");
+    let readings = server.get_json(&path).await["readings"].take();
+    assert_eq!(readings[0]["values"].as_object().map(serde_json::Map::len), Some(400));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (format, flags) in [("csv", &["--device", "wide"][..]), ("ndjson", &[])] {
+        let name = folder.path().join(format!("wide.{format}")).display().to_string();
+        std::fs::write(&name, file(&server, &path, format).await).expect("the folder is writable");
+        let other = Server::start(Setup::sqlite()).await;
+        let done = run(&[&["import", &name, "--url", other.url()][..], flags].concat()).await;
+        assert!(done.code == Some(0) && done.stdout.contains(", 2 readings accepted, 0 rejected"), "{done:?}");
+        assert_eq!(other.get_json(&path).await["readings"], readings, "{format}");
+    }
+}
+
 /// The names have a meaning as columns of other files, or white space, or brackets like those of a unit. As
 /// columns, the last two could not be told from the names that other programs write.
 #[tokio::test]

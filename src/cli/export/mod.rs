@@ -81,9 +81,10 @@ pub(crate) struct ExportArgs {
 
 const LONG_HELP: &str = "\
 The file has every reading that the server has stored or accepted, in the order of the devices and their times. NDJSON \
-has a line for each instant of a device; its last line also has the metadata that the device has sent. CSV has a row \
-for each value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same \
-bits. GET and POST /v1/metadata copy what operators have set; standard error says if there is any.
+has a line for each instant of a device, or several lines for more than 256 values; the last line of the device also \
+has the metadata that it has sent. CSV has a row for each value: deviceId,ts,series,value,metadata. `tidegauge import` \
+reads both, and then each value has the same bits. GET and POST /v1/metadata copy what operators have set; standard \
+error says if there is any.
 
 A time before now, such as -24h, is by the clock of this machine. It is one instant for all devices. With --output, \
 standard error has it. Once the file has a row, --resume needs it in place of -24h.

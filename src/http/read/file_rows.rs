@@ -2,14 +2,14 @@
 //!
 //! A file of cells about one device has a row for each instant and a column for each series. A file about
 //! several devices has a row for each value. NDJSON has a line for each instant, in the form that `POST
-//! /v1/readings` takes.
+//! /v1/readings` takes, or several lines if a reading cannot have that many values.
 
 use std::collections::HashMap;
 
 use super::streamed_file::{FileError, Output, Rows};
 use crate::common::clock::HourInstants;
 use crate::http::answer::format::{Cells, write_number};
-use crate::model::{Metric, Sample};
+use crate::model::{METRICS_PER_READING, Metric, Sample};
 use crate::query::{Slice, SliceHour};
 
 /// Writes cells of one device: the column `ts`, and one for each series.
@@ -26,7 +26,8 @@ pub(super) struct Columns {
 /// Writes cells with a row for each value: `deviceId,ts,series,value`.
 pub(super) struct Values(pub(super) Cells);
 
-/// Writes NDJSON with a line for each instant: `{"deviceId","ts","values"}`.
+/// Writes NDJSON with a line for each instant and [`METRICS_PER_READING`] of its values:
+/// `{"deviceId","ts","values"}`.
 pub(super) struct Lines;
 
 impl Columns {
@@ -137,17 +138,19 @@ impl Rows for Lines {
             let mut instants = HourInstants::new(hour.hour.start_ms());
             let mut sorted = Vec::new();
             for samples in hour.instants() {
-                out.text.extend_from_slice(&before_ts);
-                out.text.extend_from_slice(instants.text_of(samples[0].offset));
-                out.text.extend_from_slice(b"\",\"values\":{");
-                for (at, sample) in order.sort(samples, &mut sorted).iter().enumerate() {
-                    if at > 0 {
-                        out.text.push(b',');
+                for part in order.sort(samples, &mut sorted).chunks(METRICS_PER_READING) {
+                    out.text.extend_from_slice(&before_ts);
+                    out.text.extend_from_slice(instants.text_of(samples[0].offset));
+                    out.text.extend_from_slice(b"\",\"values\":{");
+                    for (at, sample) in part.iter().enumerate() {
+                        if at > 0 {
+                            out.text.push(b',');
+                        }
+                        out.text.extend_from_slice(&keys[sample.metric as usize]);
+                        write_number(&mut out.text, sample.value);
                     }
-                    out.text.extend_from_slice(&keys[sample.metric as usize]);
-                    write_number(&mut out.text, sample.value);
+                    out.text.extend_from_slice(b"}}\n");
                 }
-                out.text.extend_from_slice(b"}}\n");
                 out.send_if_full()?;
             }
         }
