@@ -22,7 +22,8 @@ pub struct Forward {
     /// `None`: readings are not forwarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The token for the other server. It needs the scope `ingest` there.
+    /// The token for the other server. It needs the scope `ingest` there, and `metadata` for metadata that
+    /// operators set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
     /// The PEM file of the certificate authorities of the other server.

@@ -133,7 +133,14 @@ impl Delivery {
         if let Err(trouble) = self.send(&body, progress, post, Trouble::is_refusal).await? {
             self.metrics.forward_metadata_refused_total.increment(1);
             let (url, detail) = (self.client.url(), trouble.detail());
-            tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
+            tracing::warn!(
+                url,
+                device = &**device,
+                detail,
+                line,
+                "metadata is refused where it is forwarded to: remove the reason, then send what GET /v1/metadata \
+                 lists here to POST /v1/metadata there"
+            );
         }
         ControlFlow::Continue(())
     }

@@ -49,7 +49,7 @@ mod requests;
 mod tests;
 mod verdict;
 
-pub use verdict::probe;
+pub use verdict::{probe, probe_metadata};
 
 use delivery::Delivery;
 use follower::Follower;

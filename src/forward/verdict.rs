@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::IntoEnumIterator;
 
-use crate::client::{self, Body, Client, Counts, Listed, READINGS, Trouble};
+use crate::client::{self, Body, Client, Counts, Listed, METADATA, READINGS, Trouble};
 use crate::wire::Code;
 
 /// The other server's answer to a request.
@@ -88,6 +88,16 @@ pub async fn probe(client: &Client) -> Result<(), Trouble> {
             Err(Trouble::unexpected(client.url(), format!("it refuses an empty batch as too large: {why}")))
         }
     }
+}
+
+/// Tests whether the other server accepts metadata that operators set here.
+///
+/// It sends no change with the token, without retries.
+///
+/// # Errors
+/// When the other server does not answer as it would to changes that it accepts.
+pub async fn probe_metadata(client: &Client) -> Result<(), Trouble> {
+    client.post(METADATA, &Body::of(b"", Some(0))).await.map(|_| ())
 }
 
 impl Judged {

@@ -45,7 +45,8 @@ async fn a_centre_that_admits_this_token_is_told_from_one_that_does_not() {
         Setup::sqlite()
             .token("operator", "scopes = ['ingest', 'query', 'admin']")
             .token("reader", "scopes = ['query']")
-            .token("site", "scopes = ['ingest']"),
+            .token("writer", "scopes = ['ingest']")
+            .token("site", "scopes = ['ingest', 'metadata']"),
     )
     .await;
     let data = no_data();
@@ -54,6 +55,8 @@ async fn a_centre_that_admits_this_token_is_told_from_one_that_does_not() {
         let setup = token.map_or(setup.clone(), |token| setup.set("forward.token", secret_of(token)));
         has(setup, data.path(), "error", "forward-reach", &format!("unauthorized: {answer}"), "scope ingest").await;
     }
+    let setup = to(centre.url()).set("forward.token", secret_of("writer"));
+    has(setup, data.path(), "warning", "forward-reach", "metadata that operators set", "ingest and metadata").await;
     let setup = to(centre.url()).set("forward.token", secret_of("site"));
     let good = check(&small(setup), data.path()).await;
     assert!(good.bad().is_empty() && good.report.to_string().contains("takes readings with this token"), "{good:#?}");

@@ -1,10 +1,10 @@
-//! The part of `tidegauge check --full` about `[forward]`: whether the other server takes readings of this
-//! one, and how much of the log waits for it.
+//! The part of `tidegauge check --full` about `[forward]`: whether the other server takes readings and
+//! metadata of this one, and how much of the log waits for it.
 
 use tidegauge::client::{Client, Trouble};
 use tidegauge::common::finding::{Finding, Part, size};
 use tidegauge::config::Config;
-use tidegauge::forward::probe;
+use tidegauge::forward::{probe, probe_metadata};
 use tidegauge::log::follower::{self, Unread};
 
 use crate::cli::data_dir;
@@ -24,11 +24,13 @@ pub(super) const ERROR_PERCENT: u64 = 95;
 /// Asks the other server, and looks at the lag.
 pub(super) async fn look(config: &Config, client: &Client) -> Vec<Finding> {
     let url = config.forward.url.as_deref().unwrap_or_default();
-    let reach = match probe(client).await {
-        Ok(()) => Finding::ok(REACH, format!("{url} takes readings with this token")),
-        Err(trouble) => unreachable(url, &trouble),
+    let mut findings = match probe(client).await {
+        Ok(()) => {
+            let readings = Finding::ok(REACH, format!("{url} takes readings with this token"));
+            vec![readings, metadata(url, probe_metadata(client).await)]
+        }
+        Err(trouble) => vec![unreachable(url, &trouble)],
     };
-    let mut findings = vec![reach];
     findings.extend(waiting(config).map(|unread| lag(config, unread)));
     findings
 }
@@ -48,8 +50,8 @@ fn unreachable(url: &str, trouble: &Trouble) -> Finding {
              its authority; readings wait in the log meanwhile"
         }
         "unauthorized" => {
-            "make a token with the scope ingest at the other server (tidegauge token new), set forward.token and \
-             restart; readings wait in the log meanwhile"
+            "make a token with the scope ingest, and metadata for what operators set, at the other server (tidegauge \
+             token new), set forward.token and restart; readings wait in the log meanwhile"
         }
         "rate_limited" | "unavailable" | "internal" => {
             "run tidegauge check --full at the other server, which takes no readings at the moment; they wait in the \
@@ -61,6 +63,20 @@ fn unreachable(url: &str, trouble: &Trouble) -> Finding {
         }
     };
     Finding::error(REACH, format!("readings cannot be forwarded to {url}: {reason}: {detail}"), mend)
+}
+
+/// Judges the answer to metadata, of a server that takes readings.
+fn metadata(url: &str, answer: Result<(), Trouble>) -> Finding {
+    match answer {
+        Ok(()) => Finding::ok(REACH, format!("{url} takes metadata of operators with this token")),
+        Err(trouble) if trouble.reason == "unauthorized" => Finding::warning(
+            REACH,
+            format!("metadata that operators set here does not reach {url}: {}", trouble.detail()),
+            "make a token with the scopes ingest and metadata at the other server (tidegauge token new), set \
+             forward.token and restart; then send what GET /v1/metadata lists here to POST /v1/metadata there",
+        ),
+        Err(trouble) => Finding::skipped(REACH, format_args!("whether {url} takes metadata: {}", trouble.detail())),
+    }
 }
 
 fn lag(config: &Config, Unread { bytes, as_of_ms }: Unread) -> Finding {
