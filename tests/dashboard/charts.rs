@@ -313,7 +313,7 @@ async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
     tab.wait_for(".zone .live", "live").await;
     tab.wait("!document.querySelector('h1 .tag')").await;
     assert_eq!(tab.js(&format!("{place}?.value")).await, "Hall 2", "what the viewer types stays");
-    let metadata = json!({ "floor": 3, "units": { "hum": "%" } });
+    let metadata = json!({ "floor": 3, "units": { "hum": "%", "dew": 5 } });
     server.accepts(&json!({ "deviceId": "A", "metadata": metadata, "values": { "hum": 40 } })).await;
     tab.wait_for(".metadata", "floor").await;
     assert_eq!(tab.js(&format!("{place}.value + document.activeElement.dataset.key")).await, "Hall 2edit place");

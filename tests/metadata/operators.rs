@@ -75,7 +75,7 @@ impl Expected {
 }
 
 fn random_object(random: &mut StdRng, allows_null: bool) -> Map<String, Value> {
-    let keys = ["name", "units", "limits.x", "$kind", "hall"];
+    let keys = ["note", "unit", "limits.x", "$kind", "hall"];
     let values = [json!("Küche"), json!(2), json!([1, null]), json!(0.1), json!(true)];
     let count = random.random_range(0..3);
     let pick = |random: &mut StdRng| {
@@ -272,7 +272,7 @@ async fn a_change_holds_only_if_its_precondition_does() {
     let all = (0..8).map(|nth| {
         let (server, known) = (&server, &known);
         async move {
-            let body = json!({ "name": nth });
+            let body = json!({ "nth": nth });
             change_if(server, Method::PATCH, "S1", &body, &[("if-match", known)]).await.status
         }
     });
@@ -307,6 +307,11 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         (&deepest, "at most 4096 bytes"),
         (r#"{"limits":{"temp":{"hihg":1}}}"#, "limits"),
         (r#"{"limits":[1]}"#, "limits"),
+        (r#"{"units":"%"}"#, "units"),
+        (r#"{"units":{"temp":"%","hum":1}}"#, "units"),
+        (r#"{"kind":"banana"}"#, "kind"),
+        (r#"{"kind":{"energy":"counter","temp":"gauge"}}"#, "kind"),
+        (r#"{"name":7}"#, "name"),
     ] {
         for method in [Method::PUT, Method::PATCH] {
             let answer = send(method.clone(), "application/json", body).await;
@@ -358,6 +363,7 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"value":{"":1}}}}}"#, "empty"),
         (r#"{"deviceId":"S1","change":{"keys":{"":{"atMs":1}}}}"#, "empty"),
         (r#"{"deviceId":"S1","change":{"replacedMs":253402300799000}}"#, "ahead"),
+        (r#"{"deviceId":"S2","change":{"keys":{"kind":{"atMs":1,"value":"banana"}}}}"#, "line 1: "),
         (r#"{"deviceId":"a\tb","change":{}}"#, "deviceId"),
     ] {
         let answer = server.post("/v1/metadata", "application/x-ndjson", line).await;
@@ -607,7 +613,7 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     server.settled().await;
     let lock = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the store");
     lock.execute_batch("BEGIN IMMEDIATE").expect("the store waits for this transaction");
-    accepted(&server, Method::PUT, "d0", &json!({ "name": 0 })).await;
+    accepted(&server, Method::PUT, "d0", &json!({ "hall": 0 })).await;
     for (some, status) in [("p", 200), ("q", 503)] {
         let change = json!({ "keys": { "name": { "atMs": START_MS, "value": "N" } } });
         let line = |nth: usize| json!({ "deviceId": format!("{some}{nth}"), "change": change }).to_string();
@@ -617,7 +623,7 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     }
     let mut taken = 1;
     let refused = loop {
-        let answer = change(&server, Method::PUT, &format!("d{taken}"), &json!({ "name": taken })).await;
+        let answer = change(&server, Method::PUT, &format!("d{taken}"), &json!({ "hall": taken })).await;
         if answer.status != 200 {
             break answer;
         }
@@ -626,14 +632,14 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("overloaded")), "{}", refused.text());
     assert!(!refused.header("retry-after").is_empty() && (450..=550).contains(&taken), "{taken}");
     server.accepts(&reading("d0", 1, &json!({ "floor": 1 }))).await; // readings go on
-    let expected = json!({ "floor": 1, "name": 0 });
+    let expected = json!({ "floor": 1, "hall": 0 });
     assert_eq!(server.get_json("/v1/devices/d0").await["metadata"], expected);
     server.kill9();
     drop(lock);
     server.start_again().await;
     assert_eq!(server.get_json("/v1/devices/d0").await["metadata"], expected);
     let last = taken - 1;
-    assert_eq!(metadata(&server, &format!("d{last}")).await["metadata"], json!({ "name": last }));
+    assert_eq!(metadata(&server, &format!("d{last}")).await["metadata"], json!({ "hall": last }));
     server.settled().await;
 }
 

@@ -37,9 +37,11 @@ export function editor(device, isOpen, saved) {
       try {
         if (changed.length > 0) {
           // The units of an operator replace all units of the device, so the form sends all of them, also those that the
-          // device has sent meanwhile.
+          // device has sent meanwhile. The server refuses units that are no texts.
           const { units: current } = (await patch(path, {}, tag)).metadata;
-          changes.units = { ...(isObject(current) && current), ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
+          const known = Object.entries(isObject(current) ? current : {}).map(([metric, unit]) => [metric, text(unit)]);
+          const all = [...known, ...changed.map(([metric, label]) => [metric, valueOf(label)])];
+          changes.units = Object.fromEntries(all.map(([metric, unit]) => [metric, unit || null]));
         }
         fill(body, form(await patch(path, changes, tag)));
         fill(said, "Saved.");
