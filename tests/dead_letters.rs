@@ -219,6 +219,22 @@ async fn a_deletion_removes_what_waits_for_a_full_file_and_does_not_wait_for_it(
 }
 
 #[tokio::test]
+async fn a_letter_with_more_values_of_an_instant_than_a_reading_has_is_retried() {
+    let server = Server::start(Setup::sqlite()).await;
+    let values = (0..400_i32).map(|nth| (format!("m{nth}"), json!(f64::from(nth) + 0.5)));
+    let values: serde_json::Map<String, serde_json::Value> = values.collect();
+    let letter = json!({
+        "refusedAt": "2024-04-20T14:00:00.000Z", "reason": "validation", "detail": "", "deviceId": "wide",
+        "readings": [{ "ts": START_MS, "values": values }],
+    });
+    std::fs::write(server.data_dir().join("dead-letters.ndjson"), format!("{letter}\n")).expect("our folder");
+    let (code, told) = retry(&server).await;
+    assert!(code == Some(0) && told.contains("2 readings accepted, 0 dead letters kept"), "{told}");
+    let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
+    assert_eq!(server.readings("wide").await, expected);
+}
+
+#[tokio::test]
 async fn an_answer_that_counts_other_readings_deletes_no_dead_letter() {
     for answer in [r#"{"accepted":1000}"#, r#"{"accepted":5}"#, r#"{"accepted":3}"#, r#"{"accepted":4,"rejected":1}"#] {
         let folder = tempfile::TempDir::new().expect("a temporary folder");

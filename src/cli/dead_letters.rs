@@ -24,7 +24,7 @@ use serde::Deserialize;
 use tidegauge::client::Counts;
 use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::Config;
-use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
+use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines, divide_readings};
 
 use super::client::ClientArgs;
 use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
@@ -188,10 +188,11 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         let mut body = Vec::new();
         let mut readings = Some(0);
         for (_, at) in &chunk {
-            let start = body.len();
-            body.resize(start + (at.end - at.start) as usize, 0);
-            taken.read_exact_at(&mut body[start..], at.start).context("read a dead letter")?;
-            readings = readings.zip(readings_in(&body[start..])).map(|(one, other)| one + other);
+            let mut line = vec![0; (at.end - at.start) as usize];
+            taken.read_exact_at(&mut line, at.start).context("read a dead letter")?;
+            let line = divide_readings(&line).unwrap_or(line);
+            readings = readings.zip(readings_in(&line)).map(|(one, other)| one + other);
+            body.extend_from_slice(&line);
             body.push(b'\n');
         }
         let file = files.taken.display().to_string().into();

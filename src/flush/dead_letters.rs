@@ -18,7 +18,7 @@ mod file;
 mod line;
 
 pub use file::{MAX_LINE_BYTES, NumberedLine, NumberedLines};
-pub use line::{Letter, READINGS_PER_LINE};
+pub use line::{Letter, READINGS_PER_LINE, divide_readings};
 
 /// Appends refused buckets to a file, as JSON objects, one a line.
 ///
@@ -445,6 +445,22 @@ mod tests {
         assert_eq!(found, [r#"0 [("cpu_x", 1.0)]"#, r#"3 [("cpu_idle", 1.0)]"#, r#"4 [("disk_free", 1.0)]"#]);
         let all = Deletion::of_device("S1".into());
         assert_eq!((letters.count(&all).await.unwrap(), letters.delete(&all).await.unwrap()), (1, 1), "one instant");
+    }
+
+    #[tokio::test]
+    async fn an_instant_of_more_metrics_than_a_reading_has_becomes_several_readings() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = dead_letters(path.clone(), 1 << 20);
+        let metrics: Vec<Metric> = (0..600).map(|nth| format!("m{nth}").into()).collect();
+        let arrived = (0..600).map(|metric| (Sample { value: 1.0, offset: 10, metric }, metric == 0));
+        let bucket = Arc::new(BucketWrite::new("S1".into(), Hour(0), None, metrics, arrived));
+        letters.append(&bucket, &Arc::default(), "validation", "").await.unwrap();
+        let mut found = Vec::new();
+        let mut sink = ReadingsOnly(|Incoming { ts_ms, values, .. }: Incoming<'_>| found.push((ts_ms, values.len())));
+        json::parse(lines(&path)[0].as_bytes(), &json::Options::default(), &mut sink).unwrap();
+        assert_eq!(found, [(Some(10), 256), (Some(10), 256), (Some(10), 88)]);
+        assert_eq!(letters.count(&Deletion::of_device("S1".into())).await.unwrap(), 1, "one instant");
     }
 
     #[tokio::test]

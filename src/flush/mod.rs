@@ -77,7 +77,9 @@ mod write;
 mod writer;
 
 pub use bisection::BucketOutcome;
-pub use dead_letters::{DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE};
+pub use dead_letters::{
+    DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE, divide_readings,
+};
 pub use deleter::DeletionError;
 pub use deletions::DeletionOutcome;
 pub use metadata::ChangeError;

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::file::Change;
 use crate::common::clock::rfc3339;
 use crate::common::one_line::on_one_line;
-use crate::model::{BucketWrite, Contents, Deletion, Metric};
+use crate::model::{BucketWrite, Contents, Deletion, METRICS_PER_READING, Metric};
 
 /// The most readings of a line.
 pub const READINGS_PER_LINE: usize = 1_000;
@@ -141,7 +141,7 @@ pub(super) fn lines_of(
     };
     let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
     for reading in readings_of(write, &write.contents) {
-        let pieces: Vec<LineReading> = by_measurement(reading).collect();
+        let pieces: Vec<LineReading> = pieces_of(reading).collect();
         if readings.len() + pieces.len() > READINGS_PER_LINE || bytes >= BYTES_PER_LINE {
             lines.extend(line_of(std::mem::take(&mut readings))?);
             bytes = 0;
@@ -164,13 +164,41 @@ fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator
     })
 }
 
-/// Divides a reading into those of metrics whose measurements have the same length.
-fn by_measurement(LineReading { ts, values, .. }: LineReading) -> impl Iterator<Item = LineReading> {
+/// Divides a reading into those that the API takes: with not too many metrics, whose measurements have the same
+/// length.
+fn pieces_of(LineReading { ts, values, .. }: LineReading) -> impl Iterator<Item = LineReading> {
     let mut parts: BTreeMap<Option<usize>, BTreeMap<Metric, f64>> = BTreeMap::new();
     for (metric, value) in values {
         parts.entry(metric.measurement().map(str::len)).or_default().insert(metric, value);
     }
-    parts.into_iter().map(move |(measurement_bytes, values)| LineReading { ts, measurement_bytes, values })
+    parts.into_iter().flat_map(move |(measurement_bytes, values)| {
+        divided(values).map(move |values| LineReading { ts, measurement_bytes, values })
+    })
+}
+
+/// Divides values into groups of at most [`METRICS_PER_READING`].
+fn divided<K: Ord, V>(values: BTreeMap<K, V>) -> impl Iterator<Item = BTreeMap<K, V>> {
+    let mut values = values.into_iter();
+    std::iter::from_fn(move || {
+        let group: BTreeMap<K, V> = values.by_ref().take(METRICS_PER_READING).collect();
+        (!group.is_empty()).then_some(group)
+    })
+}
+
+/// Divides the readings of a line that have more than [`METRICS_PER_READING`] values.
+///
+/// A line of forwarding has readings as they were accepted, and older lines have an instant as one reading.
+/// `None`: no reading has more, or the line is no dead letter.
+pub fn divide_readings(line: &[u8]) -> Option<Vec<u8>> {
+    let mut letter: OwnedLine = serde_json::from_slice(line).ok()?;
+    if letter.readings.iter().all(|reading| reading.values.len() <= METRICS_PER_READING) {
+        return None;
+    }
+    let pieces = letter.readings.into_iter().flat_map(|OwnedReading { ts, measurement_bytes, values }| {
+        divided(values).map(move |values| OwnedReading { ts, measurement_bytes, values })
+    });
+    letter.readings = pieces.collect();
+    serde_json::to_vec(&letter).ok()
 }
 
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
