@@ -155,8 +155,8 @@ impl Auth {
 fn without_repeating<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::deserialize(deserializer).map_err(|error: D::Error| {
         let text = error.to_string();
-        if text.contains("\nin `") {
-            return error; // about a key in a table
+        if text.contains("\nin `") || text.starts_with("invalid type: map,") {
+            return error; // about a key in a table, or about one table
         }
         let expected =
             text.trim_end().split_once("invalid type: ").and_then(|(_, rest)| rest.rsplit_once(", expected "));

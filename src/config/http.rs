@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::{not_below, within};
+use super::text::read_text;
 use super::{Bytes, ConfigError, Period, Tls};
 
 /// The longest DNS name, in characters.
@@ -81,7 +82,7 @@ impl Http {
 }
 
 fn socket_addr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
     let expected = "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    let text = read_text(deserializer, expected)?;
     text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
 }

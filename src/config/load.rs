@@ -14,7 +14,7 @@ use toml::{Spanned, Table, Value};
 
 use super::environment::path_of;
 use super::error::Place;
-use super::message::{self, plain};
+use super::message;
 use super::{Config, ConfigError};
 use crate::common::small_file::read_small_text;
 
@@ -160,7 +160,7 @@ impl Layers {
                 Ok(config) => break config,
                 Err(error) => {
                     let inner = error.inner();
-                    mistakes.push(mistake(inner, format!("{}: {}", error.path(), plain(inner.message()))));
+                    mistakes.push(mistake(inner, format!("{}: {}", error.path(), message::of_value(&error))));
                     wrong.insert(error.path().to_string());
                     let is_removed = remove(document.get_mut(), &mut error.path().iter());
                     if !is_removed || mistakes.len() >= MAX_MISTAKES {
@@ -183,8 +183,16 @@ impl Layers {
     pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
         let plain = Value::String(text.to_owned());
         let set = match text.parse::<Value>() {
-            // if both fail, the error about the typed value is more helpful
-            Ok(typed) => self.try_set(path, typed).or_else(|problem| self.try_set(path, plain).map_err(|_| problem)),
+            Ok(typed) => {
+                let is_scalar = !(typed.is_array() || typed.is_table());
+                self.try_set(path, typed).or_else(|of_typed| {
+                    // If both fail, the error about the text is more helpful for a key that takes only texts.
+                    let is_of_type = |message: &str| message.starts_with("invalid type: ");
+                    self.try_set(path, plain).map_err(|of_text| {
+                        if is_scalar && is_of_type(&of_typed) && !is_of_type(&of_text) { of_text } else { of_typed }
+                    })
+                })
+            }
             Err(_) => self.try_set(path, plain),
         };
         let key = path.join(".");
@@ -198,7 +206,7 @@ impl Layers {
     fn try_set(&mut self, path: &[String], value: Value) -> Result<(), String> {
         let mut set = self.set.clone();
         insert(&mut set, path, value);
-        self.config = Config::deserialize(set.clone()).map_err(|error| plain(error.message()))?;
+        self.config = serde_path_to_error::deserialize(set.clone()).map_err(|error| message::of_value(&error))?;
         self.set = set;
         Ok(())
     }

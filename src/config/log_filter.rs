@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
+use super::text::read_text;
+
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
 /// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas. Each
@@ -79,7 +81,7 @@ impl fmt::Display for LogFilter {
 
 impl<'de> Deserialize<'de> for LogFilter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text = read_text(deserializer, EXPECTED)?;
         let wrong = |LogFilterError(part)| de::Error::invalid_value(de::Unexpected::Str(&part), &EXPECTED);
         text.parse().map_err(wrong)
     }

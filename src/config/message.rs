@@ -2,16 +2,35 @@
 
 use std::ops::Range;
 
+use serde_path_to_error::Segment;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// The beginnings of the parser's messages about a text without quotes.
+///
+/// The parser takes the text for a number or a boolean, by its first letter.
+const UNQUOTED: [&str; 6] = [
+    "string values must be quoted",
+    "invalid boolean",
+    "invalid float",
+    "invalid mantissa",
+    "invalid fraction",
+    "invalid exponent",
+];
 
 /// The message about a file that is not TOML.
 pub(super) fn of_syntax(text: &str, error: &toml::de::Error) -> String {
     let (message, at) = (error.message(), error.span().unwrap_or_default());
+    let found = text.get(at.clone()).unwrap_or_default();
     if message == "duplicate key" {
-        let name = text.get(at.clone()).unwrap_or_default();
-        return doubled(text, &at).unwrap_or_else(|| format!("the key {name} is there twice"));
+        return doubled(text, &at).unwrap_or_else(|| format!("the key {found} is there twice"));
     }
+    let is_boolean = ["true", "false"].iter().any(|word| found.eq_ignore_ascii_case(word));
+    let message = match UNQUOTED.iter().find(|start| message.starts_with(**start)) {
+        Some(_) if is_boolean => "expected true or false, in lower case",
+        Some(_) => "expected a text in quotes, a number, true or false",
+        None => message,
+    };
     message.to_owned()
 }
 
@@ -64,20 +83,42 @@ fn value_at<'t, 'i>(table: &'t DeTable<'i>, path: &[String]) -> Option<&'t Spann
     }
 }
 
-/// Rewrites a message of the deserializer for people who do not know Rust.
+/// The message about a value that does not fit its key.
 ///
 /// `expected u16` becomes `expected a whole number up to 65535`.
-pub(super) fn plain(message: &str) -> String {
-    let numbers = [
+pub(super) fn of_value(error: &serde_path_to_error::Error<toml::de::Error>) -> String {
+    let names = [
         ("u8", "a whole number up to 255"),
         ("u16", "a whole number up to 65535"),
         ("u32", "a whole number up to 4294967295"),
         ("u64", "a whole number"),
         ("usize", "a whole number"),
         ("f64", "a number"),
+        ("a boolean", "true or false"),
+        ("a string", "a text in quotes"),
+        ("path string", "a text in quotes"),
+        ("a sequence", "a list, as [\"a\", \"b\"] is one of texts"),
+        ("a map", "a table"),
     ];
-    let found = message
-        .rsplit_once("expected ")
-        .and_then(|(said, name)| Some((said, numbers.iter().find(|(number, _)| *number == name)?.1)));
-    found.map_or_else(|| message.to_owned(), |(said, number)| format!("{said}expected {number}"))
+    match error.inner().message() {
+        "invalid type: map, expected a sequence" => {
+            format!("expected a list of tables: in the file, write [[{}]]", key_of(error.path()))
+        }
+        "wanted string or table" => "expected a text in quotes".to_owned(),
+        message => {
+            let Some((said, name)) = message.rsplit_once("expected ") else { return message.to_owned() };
+            let known = names.iter().find(|(known, _)| *known == name).map(|(_, plain)| *plain);
+            let plain = if name.starts_with("struct ") { "a table" } else { known.unwrap_or(name) };
+            format!("{said}expected {plain}")
+        }
+    }
+}
+
+/// The key at the end of a path, without the places in lists: `mqtt.topics`.
+fn key_of(path: &serde_path_to_error::Path) -> String {
+    let names = path.iter().filter_map(|segment| match segment {
+        Segment::Map { key } => Some(key.as_str()),
+        _ => None,
+    });
+    names.collect::<Vec<_>>().join(".")
 }

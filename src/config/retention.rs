@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::{not_below, within};
+use super::text::read_text;
 use super::{ConfigError, Period, UnitError};
 
 /// The ages at which readings and rollups are deleted.
@@ -109,7 +110,7 @@ impl fmt::Display for Keep {
 
 impl<'de> Deserialize<'de> for Keep {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text = read_text(deserializer, "a duration such as \"90d\" or \"1y\", or \"forever\"")?;
         text.parse().map_err(|error| de::Error::custom(format_args!("`{text}`: {error}, or \"forever\"")))
     }
 }

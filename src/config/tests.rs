@@ -107,6 +107,17 @@ fn a_mistake_in_the_file_is_reported_with_its_place_and_key() {
         "[retention]\nreadings = \"always\"",
         "[telemetry]\nlog_level = \"inof\"",
         "[server]\ndata_dir = \"°°\" x",
+        "[http]\nlisten = 127.0.0.1:8080",
+        "[http]\nallowed_hosts = [iot.example.com]",
+        "[retention]\nreadings = forever",
+        "[auth]\nallow_anonymous = True",
+        "[auth]\nallow_anonymous = \"yes\"",
+        "[http]\nlisten = 8080",
+        "[retention]\nreadings = 90",
+        "[log]\nsync = 1",
+        "[server]\ndata_dir = 1",
+        "[mqtt]\nurl = \"mqtt://h\"",
+        "[auth.tokens]\nname = \"t\"",
     ];
     insta::assert_snapshot!(files.map(error_of).join("\n"));
 }
@@ -128,9 +139,16 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "many"),
         ("TIDEGAUGE_PENDING__MAX_BYTES", "lots"),
         ("TIDEGAUGE_AUTH__ALLOW_ANONYMOUS", "yes"),
+        ("TIDEGAUGE_HTTP__LISTEN", "8080"),
+        ("TIDEGAUGE_HTTP__ALLOWED_HOSTS", "a.example.com"),
+        ("TIDEGAUGE_RETENTION__READINGS", "400"),
+        ("TIDEGAUGE_LOG__SYNC", "1"),
+        ("TIDEGAUGE_MQTT__URL", "mqtt://h"),
+        ("TIDEGAUGE_AUTH__TOKENS", "[{ name = 5 }]"),
     ];
     let mut errors = variables.map(|variable| load("", &[variable], &[]).expect_err("an error")).to_vec();
     errors.push(load("", &[], &[flag("--http", "http", "listen", "here")]).expect_err("an error"));
+    errors.push(load("", &[], &[flag("--udp", "udp", "listen", "18104")]).expect_err("an error"));
     insta::assert_snapshot!(errors.join("\n"));
 }
 

@@ -1,6 +1,35 @@
 //! `Serialize` and `Deserialize` for values that the configuration writes as text.
 
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{self, Visitor};
+
 use super::{Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate};
+
+/// Reads a text.
+///
+/// `expected` names its forms in the error about a value of another type.
+pub(super) fn read_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: &'static str,
+) -> Result<String, D::Error> {
+    struct Text(&'static str);
+
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
+
+    deserializer.deserialize_str(Text(expected))
+}
 
 /// Implements `Serialize` by `Display`.
 macro_rules! serialize_as_text {

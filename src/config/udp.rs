@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::within;
+use super::text::read_text;
 use super::{Bytes, ConfigError};
 
 /// The UDP sockets that receive readings.
@@ -82,11 +83,11 @@ impl fmt::Display for Listen {
 
 impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let expected = "an IP address and a port, such as \"127.0.0.1:8089\" or \"[::1]:8089\", or \"off\"";
+        let text = read_text(deserializer, expected)?;
         if text == "off" {
             return Ok(Self::Off);
         }
-        let expected = "an IP address and a port, such as \"127.0.0.1:8089\" or \"[::1]:8089\", or \"off\"";
         text.parse().map(Self::At).map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
     }
 }

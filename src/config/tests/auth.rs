@@ -153,7 +153,8 @@ fn a_value_of_the_wrong_type_in_a_token_or_key_has_its_place() {
     let keys = key(1, "") + &key(2, "readings_per_second = \"many\"");
     let errors = [tokens, keys].map(|file| error_of(&file));
     let expected = [
-        "FILE:9:10: auth.tokens[1].scopes: invalid type: string \"query\", expected a sequence",
+        "FILE:9:10: auth.tokens[1].scopes: invalid type: string \"query\", expected a list, as \
+         [\"a\", \"b\"] is one of texts",
         "FILE:8:23: auth.keys[1].readings_per_second: invalid type: string \"many\", expected a whole number",
     ];
     assert_eq!(errors, expected);
