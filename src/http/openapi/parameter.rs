@@ -251,8 +251,8 @@ pub(in crate::http) const OFFSET: Parameter = Parameter {
 
 pub(in crate::http) const TZ: Parameter = Parameter {
     name: "tz",
-    description: "The IANA name of a time zone whose clock the steps follow, and `from` and `to` without an offset. By \
-                  default the steps follow UTC.",
+    description: "The IANA name of a time zone whose clock the steps follow, and `from` and `to` without an offset. \
+                  Its rules are those of this release, and not those of the system. By default the steps follow UTC.",
     schema: |_| json!({ "type": "string" }),
     example: r#""Europe/Berlin""#,
 };
