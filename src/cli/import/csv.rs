@@ -500,7 +500,7 @@ mod tests {
     /// The middle two rows have a time that exists twice.
     #[test]
     fn a_row_of_more_values_than_a_reading_has_is_one_line_of_several_readings() {
-        for (values, expected) in [(256_usize, &[256][..]), (257, &[256, 1]), (513, &[256, 256, 1])] {
+        for (values, expected) in [(256_usize, &[256_usize][..]), (257, &[256, 1]), (513, &[256, 256, 1])] {
             let header: String = (0..values).flat_map(|nth| [",m".to_owned(), nth.to_string()]).collect();
             let row = |hour: &str| format!("2026-10-25 {hour}:30:00{}\n", ",1.5".repeat(values));
             let input = format!("time{header}\n{}", ["01", "02", "02", "03"].map(row).concat());
