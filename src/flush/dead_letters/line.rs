@@ -164,8 +164,8 @@ fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator
     })
 }
 
-/// Divides a reading into those that the API takes: with not too many metrics, whose measurements have the same
-/// length.
+/// Divides a reading into those that the API takes: they have not too many metrics, and the measurements of
+/// these have the same length.
 fn pieces_of(LineReading { ts, values, .. }: LineReading) -> impl Iterator<Item = LineReading> {
     let mut parts: BTreeMap<Option<usize>, BTreeMap<Metric, f64>> = BTreeMap::new();
     for (metric, value) in values {
