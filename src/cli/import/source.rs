@@ -13,7 +13,12 @@ use super::encoding::{Encoding, Windows1252};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 pub(super) const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
-const UTF16_MARKS: [&[u8]; 2] = [b"\xFF\xFE", b"\xFE\xFF"];
+/// The first bytes of a ZIP file: also of the workbooks of Excel since 2007.
+const ZIP_MARK: &[u8] = b"PK\x03\x04";
+/// The first bytes of the workbooks of earlier versions of Excel.
+const OLD_WORKBOOK_MARK: &[u8] = b"\xD0\xCF\x11\xE0";
+const GZIP_MARK: &[u8] = b"\x1F\x8B";
+const ZSTD_MARK: &[u8] = b"\x28\xB5\x2F\xFD";
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -82,11 +87,11 @@ pub(super) fn begin(
     encoding: Encoding,
 ) -> anyhow::Result<Source> {
     let start = fill(&mut input).with_context(|| name.to_string())?;
+    if let Some(why) = no_text(start) {
+        return Err(Usage(format!("{name} is {why}")).into());
+    }
     if start.starts_with(UTF8_MARK) {
         input.consume(UTF8_MARK.len());
-    } else if UTF16_MARKS.iter().any(|mark| start.starts_with(mark)) {
-        let why = format!("{name} is UTF-16: save it as UTF-8, or convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW");
-        return Err(Usage(why).into());
     } else {
         input = decoded(input, encoding);
     }
@@ -95,6 +100,27 @@ pub(super) fn begin(
         None => format_of_content(fill(&mut input)?),
     };
     Ok(Source { name, format, input })
+}
+
+/// Which file begins with these bytes, if it is not text that can be read, and what to do.
+fn no_text(start: &[u8]) -> Option<String> {
+    if start.starts_with(ZIP_MARK) {
+        return Some("a workbook of Excel or another ZIP file: save the sheet as CSV, or unpack the file".to_owned());
+    }
+    if start.starts_with(OLD_WORKBOOK_MARK) {
+        return Some("an old workbook of Excel: save the sheet as CSV".to_owned());
+    }
+    // Without a byte order mark, the zeros tell the encoding: each of the first letters has some.
+    let encoding = match start {
+        [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => "UTF-32",
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
+        [1..=0xFF, 0, 0, 0, ..] => "UTF-32LE",
+        [0, 0, 0, 1..=0xFF, ..] => "UTF-32BE",
+        [1..=0xFF, 0, _, 0, ..] => "UTF-16LE",
+        [0, 1..=0xFF, 0, _, ..] => "UTF-16BE",
+        _ => return None,
+    };
+    Some(format!("{encoding}: save it as UTF-8, or convert it: iconv -f {encoding} -t UTF-8 OLD > NEW"))
 }
 
 /// The bytes of `input` as UTF-8.
@@ -115,18 +141,22 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 /// The decompressed bytes, and the name without the extension of the compression.
-fn decompress(path: &Path, raw: impl BufRead + 'static) -> io::Result<(PathBuf, Box<dyn BufRead>)> {
-    Ok(match extension(path).as_deref() {
-        Some("gz") => {
-            let input = BufReader::with_capacity(BUFFER_BYTES, flate2::bufread::MultiGzDecoder::new(raw));
-            (path.with_extension(""), Box::new(input))
-        }
-        Some("zst") => {
-            let input = BufReader::with_capacity(BUFFER_BYTES, zstd::Decoder::with_buffer(raw)?);
-            (path.with_extension(""), Box::new(input))
-        }
-        _ => (path.to_owned(), Box::new(raw)),
-    })
+///
+/// Without such an extension, the first bytes tell the compression.
+fn decompress(path: &Path, mut raw: impl BufRead + 'static) -> io::Result<(PathBuf, Box<dyn BufRead>)> {
+    let ending = extension(path).filter(|ending| matches!(ending.as_str(), "gz" | "zst"));
+    let stem = if ending.is_some() { path.with_extension("") } else { path.to_owned() };
+    let start = fill(&mut raw)?;
+    let is = |name: &str, mark: &[u8]| ending.as_ref().map_or(start.starts_with(mark), |ending| ending == name);
+    let (is_gzip, is_zstd) = (is("gz", GZIP_MARK), is("zst", ZSTD_MARK));
+    let input: Box<dyn BufRead> = if is_gzip {
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, flate2::bufread::MultiGzDecoder::new(raw)))
+    } else if is_zstd {
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, zstd::Decoder::with_buffer(raw)?))
+    } else {
+        Box::new(raw)
+    };
+    Ok((stem, input))
 }
 
 fn format_of_name(path: &Path) -> Option<Format> {
@@ -203,6 +233,38 @@ mod tests {
         let zstd = zstd::encode_all(text.as_slice(), 1).unwrap();
         assert_eq!(read("a.jsonl.zst", &zstd), (Format::Ndjson, text.clone(), zstd.len() as u64));
         assert_eq!(read("a.csv", &text), (Format::Csv, text.clone(), text.len() as u64));
+        for (name, packed, format) in [("a.csv", &gzip, Format::Csv), ("a.jsonl", &zstd, Format::Ndjson)] {
+            assert_eq!(read(name, packed), (format, text.clone(), packed.len() as u64), "without the ending");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_text_is_refused_with_what_it_is() {
+        let begin = |bytes: &[u8]| {
+            let input = Box::new(io::Cursor::new(bytes.to_vec()));
+            begin("f".into(), Path::new("f.csv"), input, None, Encoding::Utf8).err().map(|error| error.to_string())
+        };
+        let wide = |encoding: &str| {
+            format!("f is {encoding}: save it as UTF-8, or convert it: iconv -f {encoding} -t UTF-8 OLD > NEW")
+        };
+        for (bytes, said) in [
+            (&b"\xFF\xFEt\0s\0"[..], wide("UTF-16")),
+            (b"\xFE\xFF\0t\0s", wide("UTF-16")),
+            (b"t\0s\0", wide("UTF-16LE")),
+            (b"G\0\x01\x01", String::new()),
+            (b"\0t\0s", wide("UTF-16BE")),
+            (b"\xFF\xFE\0\0t\0\0\0", wide("UTF-32")),
+            (b"\0\0\xFE\xFF\0\0\0t", wide("UTF-32")),
+            (b"t\0\0\0s\0\0\0", wide("UTF-32LE")),
+            (b"\0\0\0t", wide("UTF-32BE")),
+            (b"ts,v\n", String::new()),
+            (b"\0\0\0\0", String::new()),
+            (b"PK\x03\x04\x14\0", "f is a workbook of Excel or another ZIP file: save the sheet as CSV".to_owned()),
+            (b"\xD0\xCF\x11\xE0\xA1", "f is an old workbook of Excel: save the sheet as CSV".to_owned()),
+        ] {
+            let found = begin(bytes).unwrap_or_default();
+            assert!(found.starts_with(&said) && found.is_empty() == said.is_empty(), "{bytes:?}: {found}");
+        }
     }
 
     #[test]
