@@ -16,6 +16,7 @@ pub mod one_line;
 pub mod prefetch;
 pub mod printable;
 pub mod regular_file;
+pub mod similar;
 pub mod small_file;
 pub mod version;
 pub(crate) mod work;

@@ -37,6 +37,11 @@ pub(in crate::http) const LIST_OF_DEVICES: &[&Parameter] =
 const KEY: &str = "KEY";
 
 impl Parameter {
+    /// The name; `label.KEY` stands for all names that start with `label.`.
+    pub(in crate::http) const fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Whether this is the parameter `name`.
     ///
     /// The parameter `label.KEY` stands for many names. For it, `name` is their start, `label.`.

@@ -12,6 +12,7 @@ use jiff::civil::Date;
 use percent_encoding::percent_decode_str;
 
 use crate::common::clock::relative_ms;
+use crate::common::similar::Bare;
 use crate::http::openapi::Parameters;
 use crate::http::problem::Problem;
 use crate::model::{MetadataFilter, SeriesFilter};
@@ -34,6 +35,25 @@ const LABEL: &str = "label.";
 ///
 /// The key ends with `!` if devices with the value are excluded: `meta.floor!=2`.
 const METADATA: &str = "meta.";
+
+/// Names of parameters elsewhere, and the parameter that each probably means.
+///
+/// The names are in the form of [`Bare`].
+const ELSEWHERE: [(&str, &str); 13] = [
+    ("id", "device"),
+    ("start", "from"),
+    ("since", "from"),
+    ("end", "to"),
+    ("stop", "to"),
+    ("until", "to"),
+    ("interval", "step"),
+    ("window", "step"),
+    ("timezone", "tz"),
+    ("label", "label.KEY"),
+    ("labels", "label.KEY"),
+    ("meta", "meta.KEY"),
+    ("metadata", "meta.KEY"),
+];
 
 /// The numbers that are probably Unix seconds: of the years 2008 to 2049.
 ///
@@ -232,16 +252,32 @@ impl<'a> Params<'a> {
             None => Ok(()),
             Some((name, _)) => {
                 let name = shown(name);
-                let has_metadata =
-                    |described: Parameters| described.iter().copied().flatten().any(|one| one.describes(METADATA));
-                let hint = if self.described.is_some_and(has_metadata) {
-                    format!("; metadata is selected with meta.{name}")
-                } else {
-                    String::new()
-                };
+                let hint = self.described.map_or_else(String::new, |described| hint(&name, described));
                 Err(Problem::invalid_parameter(&name, format!("this path has no such parameter{hint}")))
             }
         }
+    }
+}
+
+/// The end of the problem of an unknown parameter: what it probably means, or how metadata is selected.
+fn hint(name: &str, described: Parameters) -> String {
+    let known = || described.iter().copied().flatten().map(|one| one.name());
+    let takes = |start: &str| described.iter().copied().flatten().any(|one| one.describes(start));
+    let of_key = [("labels.", LABEL), ("metadata.", METADATA)].into_iter().find_map(|(other, start)| {
+        let key = name.strip_prefix(other)?;
+        takes(start).then(|| format!("{start}{key}"))
+    });
+    let similar = || {
+        let unknown = Bare::of(name)?;
+        let meant = ELSEWHERE
+            .iter()
+            .find(|(other, meant)| other.as_bytes() == unknown.letters() && known().any(|one| one == *meant));
+        meant.map(|(_, meant)| *meant).or_else(|| unknown.nearest(known())).map(str::to_owned)
+    };
+    match of_key.or_else(similar) {
+        Some(meant) => format!("; did you mean {meant}?"),
+        None if takes(METADATA) => format!("; metadata is selected with meta.{name}"),
+        None => String::new(),
     }
 }
 
@@ -297,6 +333,7 @@ fn local_ms(text: &str, zone: Option<&Zone>) -> Result<i64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::openapi::parameter;
 
     fn metrics(names: impl Iterator<Item = usize>) -> Result<usize, Problem> {
         let query: Vec<String> = names.map(|name| format!("metric={name}")).collect();
@@ -320,6 +357,37 @@ mod tests {
         let uri = format!("/?{}=1", "x".repeat(10_000)).parse().expect("a URI");
         let refused = Params::of_any(&uri).end().expect_err("unknown");
         assert_eq!(refused.detail(), format!("{}...: this path has no such parameter", "x".repeat(64)));
+    }
+
+    #[test]
+    fn an_unknown_parameter_may_mean_a_known_one() {
+        const OF_ONE: Parameters = &[&[&parameter::FROM, &parameter::TO]];
+        const OF_DEVICES: Parameters =
+            &[&[&parameter::FROM, &parameter::TO, &parameter::DEVICE], &[&parameter::LABELS, &parameter::METADATA]];
+        let hint = |name: &str, described| {
+            let uri = format!("/?{name}=1").parse().expect("a URI");
+            let refused = Params::of(&uri, described).end().expect_err(name);
+            let start = format!("{name}: this path has no such parameter");
+            refused.detail().strip_prefix(&start).expect(name).to_owned()
+        };
+        for (name, meant) in [
+            ("deviceId", "device"),
+            ("devices", "device"),
+            ("id", "device"),
+            ("form", "from"),
+            ("start", "from"),
+            ("until", "to"),
+            ("labels.cpu", "label.cpu"),
+            ("metadata.hall", "meta.hall"),
+            ("metadata", "meta.KEY"),
+        ] {
+            assert_eq!(hint(name, OF_DEVICES), format!("; did you mean {meant}?"), "{name}");
+        }
+        assert_eq!(hint("hall", OF_DEVICES), "; metadata is selected with meta.hall");
+        assert_eq!(hint("end", OF_ONE), "; did you mean to?");
+        for name in ["deviceId", "id", "hall", "labels.cpu", "metadata"] {
+            assert_eq!(hint(name, OF_ONE), "", "{name}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The keys of objects: their names, and guesses at what unknown keys mean.
 
+use crate::common::similar::Bare;
+
 /// The meaning of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
@@ -61,11 +63,6 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("sensor", "deviceId"),
 ];
 
-/// The longest unknown key that is compared with known keys, in bytes.
-///
-/// The comparison leaves out `_`, `-` and spaces, so these do not count.
-const MAX_COMPARED_BYTES: usize = 24;
-
 impl Key {
     /// The meaning of a key; `None` if the key is unknown.
     #[inline]
@@ -98,56 +95,7 @@ impl Key {
         if let Some(&(_, meant)) = ELSEWHERE.iter().find(|(name, _)| name.as_bytes() == unknown.letters()) {
             return Some(meant);
         }
-        let most = if unknown.letters().len() <= 5 { 1 } else { 2 };
-        let names = NAMES.iter().flat_map(|(_, names)| *names);
-        let distances = names.filter_map(|&name| Some((Bare::of(name)?.distance(&unknown), name)));
-        let near = distances.min_by_key(|&(distance, _)| distance)?;
-        (near.0 <= most && near.0 < unknown.letters().len()).then_some(near.1)
-    }
-}
-
-/// A name in lower case, without `_`, `-` and spaces.
-struct Bare {
-    letters: [u8; MAX_COMPARED_BYTES],
-    length: usize,
-}
-
-impl Bare {
-    /// Converts a name to lower case, and removes `_`, `-` and spaces.
-    ///
-    /// `None` if the result is longer than [`MAX_COMPARED_BYTES`].
-    fn of(name: &str) -> Option<Self> {
-        let mut bare = Self { letters: [0; MAX_COMPARED_BYTES], length: 0 };
-        for byte in name.bytes().filter(|byte| !matches!(byte, b'_' | b'-' | b' ')) {
-            *bare.letters.get_mut(bare.length)? = byte.to_ascii_lowercase();
-            bare.length += 1;
-        }
-        Some(bare)
-    }
-
-    fn letters(&self) -> &[u8] {
-        &self.letters[..self.length]
-    }
-
-    /// The number of edits that make both names equal (optimal string alignment).
-    ///
-    /// An edit inserts, removes or replaces a letter, or swaps two neighbours.
-    fn distance(&self, other: &Self) -> usize {
-        let (a, b) = (self.letters(), other.letters());
-        let mut before = [0; MAX_COMPARED_BYTES + 1];
-        let mut row: [usize; MAX_COMPARED_BYTES + 1] = std::array::from_fn(|j| j);
-        for i in 1..=a.len() {
-            let mut next = [i; MAX_COMPARED_BYTES + 1];
-            for j in 1..=b.len() {
-                let replaced = row[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-                next[j] = replaced.min(row[j] + 1).min(next[j - 1] + 1);
-                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                    next[j] = next[j].min(before[j - 2] + 1);
-                }
-            }
-            (before, row) = (row, next);
-        }
-        row[b.len()]
+        unknown.nearest(NAMES.iter().flat_map(|(_, names)| *names).copied())
     }
 }
 
