@@ -4,9 +4,11 @@
 mod follow;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -220,6 +222,31 @@ async fn rows_that_are_held_or_were_rejected_count_after_a_kill() {
     }
     assert!(kills > 0);
     assert_eq!(readings(&server).await, week);
+}
+
+/// The break is among the rows that tell the columns, or after them.
+#[tokio::test]
+async fn the_rows_before_a_break_are_sent_and_the_error_names_the_line() {
+    let server = Server::start(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    for count in [3, 150] {
+        let rows: String = (0..count).map(|row| format!("{},1\n", 1_776_693_600 + row)).collect();
+        let whole = format!("time,v\n{rows}");
+        let unclosed = format!("{whole}1776699999,\"{}", "2\n".repeat(1 << 20));
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(whole.as_bytes()).expect("a Vec takes any bytes");
+        let mut cut = gzip.finish().expect("a Vec takes any bytes");
+        cut.truncate(cut.len() - 4); // the checksum
+        let line = count + 2;
+        for (name, bytes) in [("unclosed.csv", unclosed.into_bytes()), ("cut.csv.gz", cut)] {
+            let file = folder.path().join(name);
+            std::fs::write(&file, bytes).expect("writable");
+            let done = import(&server, &file, &["--device", "d"]).await;
+            assert!(done.code == Some(1) && done.stderr.contains(&format!("{name}: line {line}: ")), "{done:?}");
+            let said = format!("{count} readings accepted, 0 rejected, ");
+            assert!(done.stdout.starts_with(&format!("{count} rows read")) && done.stdout.contains(&said), "{done:?}");
+        }
+    }
 }
 
 /// Writes a week of a gateway, and returns what it means.

@@ -140,8 +140,11 @@ impl<R: Read> Input<R> {
     }
 
     /// Adds to an error the line on which the row begins.
+    ///
+    /// The row is not read to its end, but all bytes that were read are counted.
     fn at_line(&self, error: &Error) -> Error {
-        Error::new(error.kind(), format!("line {}: {error}", self.line()))
+        let line = self.line().saturating_sub(self.rows.get_ref().quotes.line_ends());
+        Error::new(error.kind(), format!("line {line}: {error}"))
     }
 }
 
@@ -162,6 +165,17 @@ mod tests {
             let error = input.read(&mut record).err().unwrap().to_string();
             assert!(error.starts_with("line 4: the row is longer than 1048576 bytes"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_row_with_many_line_ends_is_refused_with_the_line_on_which_it_begins() {
+        let head = &b"ts,v\n1,\"a\nb\"\n\n2,\"c\n"[..];
+        let mut input = Input::new(head.chain(Endless(b"3,d\n")), b',', 7, true);
+        input.header().unwrap();
+        let mut record = StringRecord::new();
+        assert_eq!(input.read(&mut record).unwrap().unwrap().line, 9);
+        let error = input.read(&mut record).err().unwrap().to_string();
+        assert!(error.starts_with("line 12: the row is longer than 1048576 bytes"), "{error}");
     }
 
     #[test]

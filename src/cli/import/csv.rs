@@ -89,6 +89,8 @@ pub(super) struct Rows<R: Read> {
     delimiter: u8,
     /// The rows that were read to find the columns and are not converted yet.
     sample: VecDeque<(Found, StringRecord)>,
+    /// Why no row after the sample can be read.
+    failed: Option<std::io::Error>,
     record: StringRecord,
     convert: Convert,
     times: Times,
@@ -133,11 +135,14 @@ impl<R: BufRead> Rows<R> {
         let mut input = Input::new(Cursor::new(header).chain(input), delimiter, lines, true);
         let header = input.header()?;
         let mut record = StringRecord::new();
-        let mut sample = VecDeque::new();
-        while sample.len() < SAMPLE_ROWS
-            && let Some(found) = input.read(&mut record)?
-        {
-            sample.push_back((found, record.clone()));
+        let (mut sample, mut failed) = (VecDeque::new(), None);
+        while sample.len() < SAMPLE_ROWS && failed.is_none() {
+            match input.read(&mut record) {
+                Ok(Some(found)) => sample.push_back((found, record.clone())),
+                Ok(None) => break,
+                Err(error) if sample.is_empty() => return Err(error.into()),
+                Err(error) => failed = Some(error),
+            }
         }
         // A delimiter in a cell without quotes shifts all cells behind it. Such a row tells nothing about the
         // columns.
@@ -181,7 +186,20 @@ impl<R: BufRead> Rows<R> {
         }
         let (times, repeated, resolved) = (times.clone(), RepeatedHour::new(), VecDeque::new());
         let (resolved_from, line) = (None, 0);
-        Ok(Self { input, delimiter, sample, record, convert, times, repeated, resolved, resolved_from, line, guessed })
+        Ok(Self {
+            input,
+            delimiter,
+            sample,
+            failed,
+            record,
+            convert,
+            times,
+            repeated,
+            resolved,
+            resolved_from,
+            line,
+            guessed,
+        })
     }
 
     /// The columns found in the header; `None` if a row is one value.
@@ -217,7 +235,10 @@ impl<R: BufRead> Rows<R> {
                     self.record = record;
                     Some(found)
                 }
-                None => self.input.read(&mut self.record)?,
+                None => match self.failed.take() {
+                    Some(error) => return Err(error.into()),
+                    None => self.input.read(&mut self.record)?,
+                },
             };
             let Some(Found { line, trouble }) = found else { return Ok(None) };
             self.line = line;
@@ -258,6 +279,7 @@ impl<R: BufRead> Rows<R> {
     /// Rows that [`Self::next`] has not returned yet are dropped, unless they are held.
     pub(super) fn append(&mut self, input: R, lines: u64) {
         self.sample.clear();
+        self.failed = None;
         self.input = Input::new(Cursor::new(Vec::new()).chain(input), self.delimiter, lines, false);
     }
 

@@ -364,10 +364,12 @@ fn read_csv(
     let Source { name, input, .. } = source;
     let mut rows = Rows::open(input, &args.options()).map_err(|error| of_csv(error, &name))?;
     announce(&name, &rows, progress);
-    send_rows(&mut rows, &name, start, &mut batcher, progress)?;
-    rows.end();
-    send_rows(&mut rows, &name, start, &mut batcher, progress)?;
-    Ok(batcher.finish()?)
+    let read = send_rows(&mut rows, &name, start, &mut batcher, progress).and_then(|()| {
+        rows.end();
+        send_rows(&mut rows, &name, start, &mut batcher, progress)
+    });
+    batcher.finish()?; // also the rows before an error
+    read
 }
 
 /// Sends the rows after line `start`.
@@ -412,14 +414,19 @@ fn of_csv(error: CsvError, name: &str) -> anyhow::Error {
 fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &Progress) -> anyhow::Result<()> {
     let mut lines = ndjson::Lines::new(source.input, 0);
     let mut text = Vec::new();
-    while let Some(number) = lines.next(&mut text).with_context(|| source.name.to_string())? {
-        if number <= start {
-            continue;
+    let read = loop {
+        match lines.next(&mut text) {
+            Ok(Some(number)) if number <= start => {}
+            Ok(Some(number)) => {
+                add(&progress.counts.rows, 1);
+                batcher.push(number, &text, None, number)?;
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(anyhow!(error).context(source.name.to_string())),
         }
-        add(&progress.counts.rows, 1);
-        batcher.push(number, &text, None, number)?;
-    }
-    Ok(batcher.finish()?)
+    };
+    batcher.finish()?; // also the lines before an error
+    read
 }
 
 /// Prints what was guessed, and the columns.

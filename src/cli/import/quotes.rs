@@ -27,12 +27,19 @@ enum Place {
 pub(super) struct Quotes {
     place: Place,
     offset: u64,
+    /// The line ends between quotes in the row that was read last.
+    line_ends: u64,
     delimiter: u8,
 }
 
 impl Quotes {
     pub(super) fn new(delimiter: u8) -> Self {
-        Self { place: Place::Start, offset: 0, delimiter }
+        Self { place: Place::Start, offset: 0, line_ends: 0, delimiter }
+    }
+
+    /// The line ends in the row that was read last, up to the last byte.
+    pub(super) const fn line_ends(&self) -> u64 {
+        self.line_ends
     }
 
     /// Reads the next bytes.
@@ -45,6 +52,9 @@ impl Quotes {
     }
 
     fn follows_quote(&mut self, byte: u8) -> bool {
+        if byte == b'\n' {
+            self.line_ends = if matches!(self.place, Place::Quoted) { self.line_ends + 1 } else { 0 };
+        }
         let (place, is_text) = match (self.place, byte) {
             (Place::Quoted, b'"') => (Place::Quote, false),
             (Place::Quoted, _) | (Place::Start | Place::Quote, b'"') => (Place::Quoted, false),
@@ -77,6 +87,22 @@ mod tests {
                     text.chunks(size).flat_map(|piece| quotes.read(piece).collect::<Vec<_>>()).collect();
                 assert_eq!(found, expected, "{:?} in pieces of {size}", String::from_utf8_lossy(text));
             }
+        }
+    }
+
+    #[test]
+    fn the_line_ends_in_a_row_are_counted() {
+        for (text, expected) in [
+            (&b""[..], 0),
+            (b"a\n\n", 0),
+            (b"a,\"b\n\nc\"", 2),
+            (b"a,\"b\n\nc\"\n", 0),
+            (b"\"a\nb\"\n1,\"\n2", 1),
+            (b"5\"\n2", 0),
+        ] {
+            let mut quotes = Quotes::new(b',');
+            let found = quotes.read(text).count();
+            assert_eq!((found, quotes.line_ends()), (0, expected), "{:?}", String::from_utf8_lossy(text));
         }
     }
 }
