@@ -8,6 +8,8 @@ mod healthy;
 mod report;
 mod servers;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -60,6 +62,7 @@ async fn check_with(setup: &Setup, data_dir: &Path, mut command: std::process::C
     let folder = TempDir::new().expect("a temporary folder");
     let config = folder.path().join("config.toml");
     std::fs::write(&config, setup.to_toml()).expect("the folder is writable");
+    std::fs::set_permissions(&config, Permissions::from_mode(0o600)).expect("our file"); // it may have secrets
     command.args(["check", "--full", "--json", "--config"]).arg(config).arg("--data-dir").arg(data_dir);
     let run = move || command.stdin(Stdio::null()).output().expect("the binary runs");
     let output = tokio::task::spawn_blocking(run).await.expect("no panic");

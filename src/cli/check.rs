@@ -26,6 +26,7 @@ mod log;
 mod mqtt;
 mod ready;
 mod report;
+mod rights;
 
 /// The flags of `tidegauge check`.
 #[derive(Debug, Args)]
@@ -105,10 +106,11 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
     if args.full || args.report.is_some() {
         let (tls, forward) = (tls.as_ref(), forward.as_ref());
-        let subject = full::Subject { config: &config, overridden: &overridden, tls, forward, brokers: &brokers };
+        let (file, overridden) = (args.settings.file(), &*overridden);
+        let subject = full::Subject { config: &config, file, overridden, tls, forward, brokers: &brokers };
         let findings = full::look(&subject, args.deep).await?;
         if let Some(path) = &args.report {
-            report::write(path, &config, &overridden, &findings).await?;
+            report::write(path, &config, overridden, &findings).await?;
             writeln!(std::io::stdout(), "wrote {}: read it before you send it", path.display())?;
             return Ok(ExitCode::SUCCESS);
         }

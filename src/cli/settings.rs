@@ -105,6 +105,11 @@ fn given(flags: &[Flag<'_>]) -> Vec<Override> {
 }
 
 impl Settings {
+    /// The configuration file, if one is given.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// Loads the configuration.
     pub(super) fn load(&self) -> Result<Config, ConfigError> {
         self.load_and_compare().map(|(config, _)| config)

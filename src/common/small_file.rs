@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::regular_file::open_regular;
@@ -51,6 +52,14 @@ pub fn read_small_text(path: &Path) -> io::Result<String> {
 /// As [`read_small_regular_file`], and when it is not UTF-8.
 pub fn read_small_regular_text(path: &Path) -> io::Result<String> {
     text_of(read_small_regular_file(path)?)
+}
+
+/// The rights of other users of this machine to a file, as bits: 4 to read, 2 to write, 1 to execute it.
+///
+/// They are 0 if the file is not there.
+#[must_use]
+pub fn rights_of_others(path: &Path) -> u32 {
+    std::fs::metadata(path).map_or(0, |about| about.permissions().mode() & 0o007)
 }
 
 fn text_of(bytes: Vec<u8>) -> io::Result<String> {

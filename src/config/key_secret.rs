@@ -55,6 +55,12 @@ impl KeySecret {
         self.0.expose()
     }
 
+    /// The file of the secret; `None` if the secret is in the configuration itself.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.0.file()
+    }
+
     /// Reads the secret from its file, if it has one.
     pub(super) fn read(&mut self) -> Result<(), ConfigError> {
         self.0.read("auth.keys.secret")

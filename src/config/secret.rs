@@ -33,6 +33,12 @@ impl Secret {
         &self.text
     }
 
+    /// The file of the secret; `None` if the secret is in the configuration itself.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Reads the secret from its file, if it is in a file.
     ///
     /// `key` is the configuration key of the secret, for the error.

@@ -2,7 +2,6 @@
 //!
 //! `Usable` has the settings of the server, made from the files of `[http.tls]`.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use rustls::{CertificateError, RootCertStore, ServerConfig};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
-use crate::common::small_file::read_small_regular_file;
+use crate::common::small_file::{read_small_regular_file, rights_of_others};
 use crate::config::{self, ClientCertificates};
 
 /// The files of `[http.tls]` or `[[mqtt]]` cannot be used.
@@ -205,8 +204,7 @@ impl<'a> PemFile<'a> {
     }
 
     fn warn_if_public(&self) {
-        let others = std::fs::metadata(self.path).is_ok_and(|about| about.permissions().mode() & 0o007 != 0);
-        if others {
+        if rights_of_others(self.path) != 0 {
             let file = self.path.display();
             tracing::warn!(%file, "other users of this machine can access the private key of the server: chmod o= it");
         }

@@ -5,6 +5,7 @@
 //! `store::sqlite`, and [`super::files`] for the log and its disk.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tidegauge::store::sqlite::SqliteCheck;
 use tidegauge::telemetry::{Metrics, VERSION};
 use tidegauge::tls::Tls;
 
-use super::{files, forward, mqtt};
+use super::{files, forward, mqtt, rights};
 use crate::cli::known_store::KnownStore;
 use crate::cli::serve::options;
 use crate::cli::{counted, data_dir, target};
@@ -62,6 +63,8 @@ struct Report<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) config: &'a Config,
+    /// The configuration file, if there is one.
+    pub(super) file: Option<&'a Path>,
     pub(super) overridden: &'a [Overridden],
     /// The certificates of the server, if TLS is on.
     pub(super) tls: Option<&'a Tls>,
@@ -73,11 +76,12 @@ pub(super) struct Subject<'a> {
 
 /// Looks at everything, and returns the findings.
 pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result<Vec<Finding>> {
-    let Subject { config, overridden, tls, forward, brokers } = *subject;
+    let Subject { config, file, overridden, tls, forward, brokers } = *subject;
     let clock = Clock::system();
     let known = KnownStore::load(&data_dir::known_store(&config.server.data_dir)).ok().flatten();
     let mut findings = configuration(config, overridden.len());
     findings.extend(access(config, clock.now_ms()));
+    findings.extend(rights::look(config, file));
     findings.extend(tls.map(|tls| certificate(tls.not_after_ms(), clock.now_ms())));
     findings.extend(data_folder(config));
     findings.extend(check_store(config, known.as_ref(), is_deep, &clock).await?);

@@ -1,0 +1,91 @@
+//! The part of `tidegauge check --full` about files with secrets: whether other users of the machine can
+//! access them.
+
+use std::path::Path;
+
+use tidegauge::common::finding::{Finding, Part};
+use tidegauge::common::small_file::{read_small_regular_text, rights_of_others};
+use tidegauge::config::{Config, MongodbUri, Secret};
+use toml::{Table, Value};
+
+/// The right to write, among the rights of other users.
+const WRITE: u32 = 0o002;
+
+/// Warns of each file with a secret that other users can access: the configuration `file`, and those that it
+/// names.
+///
+/// A configuration without secrets may be read, but not written: other users could add a token to it.
+pub(super) fn look(config: &Config, file: Option<&Path>) -> Vec<Finding> {
+    let itself = file.filter(|path| rights_of_others(path) & WRITE != 0 || has_secret(path));
+    let itself = itself.map(|path| ("--config", path));
+    let of_tls = config.http.tls.key_file.as_deref().map(|path| ("http.tls.key_file", path));
+    let token = config.forward.token.as_ref().and_then(Secret::file).map(|path| ("forward.token", path));
+    let keys = config.auth.keys.iter().filter_map(|key| Some(("auth.keys.secret", key.secret.file()?)));
+    let passwords = config.mqtt.iter().filter_map(|broker| Some(("mqtt.password", broker.password.as_ref()?.file()?)));
+    let of_mqtt = config.mqtt.iter().filter_map(|broker| Some(("mqtt.key_file", broker.key_file.as_deref()?)));
+    let all = itself.into_iter().chain(of_tls).chain(token).chain(keys).chain(passwords).chain(of_mqtt);
+    let accessible = all.filter(|(_, path)| rights_of_others(path) != 0);
+    let warning = |(name, path): (&str, &Path)| {
+        let path = path.display();
+        let found = format!("other users of this machine can read or write {path} ({name})");
+        Finding::warning(Part::Configuration, found, format!("run: chmod o= {path}"))
+    };
+    accessible.map(warning).collect()
+}
+
+/// Whether a configuration file has a secret itself, and not only the name of a file with it.
+fn has_secret(file: &Path) -> bool {
+    let text = read_small_regular_text(file).unwrap_or_default();
+    let table: Table = toml::from_str(&text).unwrap_or_default();
+    let section = |name: &str| table.get(name);
+    let is_text = |table: &Value, key: &str| table.get(key).is_some_and(Value::is_str);
+    let any_is_text = |list: Option<&Value>, key: &str| {
+        list.and_then(Value::as_array).is_some_and(|list| list.iter().any(|table| is_text(table, key)))
+    };
+    let uri = section("mongodb").and_then(|mongodb| mongodb.get("uri")?.as_str()?.parse::<MongodbUri>().ok());
+    section("forward").is_some_and(|forward| is_text(forward, "token"))
+        || uri.is_some_and(|uri| uri.to_string() != uri.expose())
+        || any_is_text(section("auth").and_then(|auth| auth.get("keys")), "secret")
+        || any_is_text(section("mqtt"), "password")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_secrets_that_other_users_can_access_are_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str, mode: u32| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        for (text, mode, count) in [
+            ("[forward]\ntoken = 'x'", 0o644, 1),
+            ("[forward]\ntoken = 'x'", 0o640, 0),
+            ("[forward]\ntoken = { file = 'x' }", 0o644, 0),
+            ("[mongodb]\nuri = 'mongodb://ann:x@h'", 0o604, 1),
+            ("[mongodb]\nuri = 'mongodb://h'", 0o644, 0),
+            ("[[mqtt]]\npassword = 'x'", 0o644, 1),
+            ("[[auth.keys]]\nsecret = 'x'", 0o644, 1),
+            ("[[auth.tokens]]\nhash = 'x'", 0o644, 0),
+            ("", 0o646, 1),
+        ] {
+            let path = file("config.toml", text, mode);
+            assert_eq!(look(&Config::default(), Some(&path)).len(), count, "{text} {mode:o}");
+        }
+        for (mode, count) in [(0o600, 0), (0o640, 0), (0o644, 1), (0o602, 1)] {
+            let token = file("token", "x", mode);
+            let config: Config = toml::from_str(&format!("[forward]\ntoken = {{ file = {token:?} }}")).unwrap();
+            let found = look(&config, None);
+            assert_eq!(found.len(), count, "{mode:o} {found:?}");
+            let mends = found.iter().filter_map(|found| found.mend.as_deref());
+            assert!(mends.eq(vec![format!("run: chmod o= {}", token.display()); count]), "{found:?}");
+        }
+    }
+}
