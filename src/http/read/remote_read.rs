@@ -1,9 +1,9 @@
 //! `POST /api/v1/read`: Prometheus remote read, with samples or with chunks.
 //!
 //! A series has the label `__name__` with its metric, `instance` with its device, and its own labels.
-//! Prometheus allows fewer characters in names, so each other character becomes `_`. A series whose names
-//! have changed also has its text as the label `series`, instead of a label `series` of its own, so that two
-//! series never have the same labels.
+//! Prometheus allows fewer characters in names, so each other character becomes `_`. A label is left out if
+//! another one has its new name. A series whose names have changed also has its text as the label `series`,
+//! instead of a label `series` of its own, so that two series never have the same labels.
 //!
 //! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages. It
 //! is in memory before it is sent, because its series must be sorted by their labels, and each device is read
@@ -361,14 +361,18 @@ fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> O
     }
     let mut is_whole = *name == *metric;
     let mut labels = vec![(METRIC.to_owned(), name.into_owned()), (DEVICE.to_owned(), device.to_owned())];
+    let mut renamed = Vec::new();
     for (key, value) in Series::parse(series).map(|series| series.labels).unwrap_or_default() {
         let name = if key == DEVICE { "exported_instance".to_owned() } else { label_name(&key) };
-        if labels.iter().any(|(known, _)| *known == name) {
-            is_whole = false;
-            continue;
+        let names = if name == key && name != METRIC { &mut labels } else { &mut renamed };
+        names.push((name, value.into_owned()));
+    }
+    is_whole &= renamed.is_empty();
+    // A label keeps its own name, also if the new name of another label is the same.
+    for (name, value) in renamed {
+        if labels.iter().all(|(known, _)| *known != name) {
+            labels.push((name, value));
         }
-        is_whole &= name == key;
-        labels.push((name, value.into_owned()));
     }
     // Its own label `series` may be the text of a series that has the same labels otherwise.
     let own = labels.iter().find(|(known, _)| known == TEXT);
@@ -421,7 +425,11 @@ mod tests {
             ("1st", "__name__=_1st,instance=pi:9100,series=1st"),
             ("v{instance=other}", "__name__=v,exported_instance=other,instance=pi:9100,series=v{instance=other}"),
             ("v{exported_instance=other}", "__name__=v,exported_instance=other,instance=pi:9100"),
-            ("v{a.b=1,a_b=2}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,a_b=2}"),
+            (
+                "v{exported_instance=own,instance=other}",
+                "__name__=v,exported_instance=own,instance=pi:9100,series=v{exported_instance=own,instance=other}",
+            ),
+            ("v{a.b=1,a_b=2}", "__name__=v,a_b=2,instance=pi:9100,series=v{a.b=1,a_b=2}"),
             ("v{series=x}", "__name__=v,instance=pi:9100,series=x"),
             ("v °{series=x}", "__name__=v__,instance=pi:9100,series=v °{series=x}"),
             ("v{a.b=1,series=x}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,series=x}"),
@@ -458,6 +466,16 @@ mod tests {
         }
         let bad = [ReadMatcher { is_regex: true, is_negative: false, name: "job", value: "(" }];
         assert!(Matcher::all(&bad).is_err());
+    }
+
+    #[test]
+    fn a_matcher_means_the_label_that_has_this_name_before_a_renamed_one() {
+        for (value, expected) in [("2", true), ("1", false)] {
+            let matcher = [ReadMatcher { is_regex: false, is_negative: false, name: "a_b", value }];
+            let matchers = Matcher::all(&matcher).expect("an expression");
+            let found = matching_labels("d1", &"m{a.b=1,a_b=2}".into(), &matchers);
+            assert_eq!(found.is_some(), expected, "{value}");
+        }
     }
 
     #[test]
