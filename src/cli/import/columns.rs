@@ -395,13 +395,13 @@ mod tests {
     #[test]
     fn every_column_of_numbers_is_a_metric_and_the_others_are_named_as_ignored() {
         let table: [&[&str]; 4] = [
-            &["ts", "", "temp", "state", "hum", "rare"],
-            &["1", "0", "°C", "ok", "", ""],
-            &["2", "1", "20.5", "ok", "40", ""],
-            &["3", "2", "-1e1", "1", "NaN", ""],
+            &["ts", "", "temp", "state", "hum", "rare", "door"],
+            &["1", "0", "°C", "ok", "", "", "true"],
+            &["2", "1", "20.5", "ok", "40", "", "False"],
+            &["3", "2", "-1e1", "1", "NaN", "", ""],
         ];
         let columns = find(&table, fixed(), &[]).unwrap();
-        assert_eq!(values(&columns), [(2, "temp"), (4, "hum"), (5, "rare")]);
+        assert_eq!(values(&columns), [(2, "temp"), (4, "hum"), (5, "rare"), (6, "door")]);
         assert_eq!(columns.ignored, ["", "state"]);
     }
 

@@ -145,13 +145,13 @@ pub(crate) struct ImportArgs {
 const LONG_HELP: &str = "\
 CSV files have a header. Every other row is one reading: a time, a device ID, and a value for each metric whose cell \
 is not empty. A row of more than 256 values is several readings. Without --metric, a column is a metric if most of its \
-non-empty cells in the first 100 rows are numbers; the import prints the columns that it does not read. `--metric \
-temp` reads the column temp or, if there is none, the only column of numbers; `--metric temp=value` reads the column \
-value. Labels follow the name of a metric in braces, in the header and in --metric: cpu_idle{cpu=cpu0}. A unit in \
-brackets becomes the label unit: a column Temperatur [°C] or Temperatur (°C) is the metric Temperatur{unit=°C}, also \
-with `--metric Temperatur` or `--metric 'Temperatur [°C]'`, unless several columns differ only in their brackets. A \
-new name keeps the unit, unless it has another or the whole header follows it: `--metric temp=Temperatur` is \
-temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp.
+non-empty cells in the first 100 rows are numbers, or true (1) and false (0); the import prints the columns that it \
+does not read. `--metric temp` reads the column temp or, if there is none, the only column of numbers; `--metric \
+temp=value` reads the column value. Labels follow the name of a metric in braces, in the header and in --metric: \
+cpu_idle{cpu=cpu0}. A unit in brackets becomes the label unit: a column Temperatur [°C] or Temperatur (°C) is the \
+metric Temperatur{unit=°C}, also with `--metric Temperatur` or `--metric 'Temperatur [°C]'`, unless several columns \
+differ only in their brackets. A new name keeps the unit, unless it has another or the whole header follows it: \
+`--metric temp=Temperatur` is temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp.
 
 The cells may be separated by , ; | or tabs, and numbers may have a decimal comma. The import guesses both only if the \
 file cannot be read in another way, and prints its guess; else it asks for --delimiter or --decimal. Numbers with \

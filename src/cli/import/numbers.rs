@@ -47,7 +47,7 @@ enum Shape {
     Grouped(Option<Decimal>),
 }
 
-/// Parses a number with the decimal mark of its file.
+/// Parses a number with the decimal mark of its file; `true` is 1, `false` is 0.
 ///
 /// `decimal` is `None` if the mark is unknown. Then a number with a point or a comma is an error.
 pub(super) fn parse(cell: &str, decimal: Option<Decimal>) -> Result<f64, &'static str> {
@@ -60,7 +60,7 @@ pub(super) fn parse(cell: &str, decimal: Option<Decimal>) -> Result<f64, &'stati
     match number {
         Some(number) if f64::is_finite(number) => Ok(number),
         Some(_) => Err("not a finite number"),
-        None => Err(match (shape(cell), decimal) {
+        None => boolean(cell).map(|is_true| f64::from(u8::from(is_true))).ok_or_else(|| match (shape(cell), decimal) {
             (None | Some(Shape::Whole), _) => "not a number",
             (Some(Shape::Grouped(_)), _) => GROUPED,
             (Some(_), None) => UNKNOWN,
@@ -72,7 +72,13 @@ pub(super) fn parse(cell: &str, decimal: Option<Decimal>) -> Result<f64, &'stati
 
 /// Whether a cell is a number, whatever the decimal mark.
 pub(super) fn is_number(cell: &str) -> bool {
-    shape(cell).is_some()
+    boolean(cell).is_some() || shape(cell).is_some()
+}
+
+/// The value of `true` and `false` in any case.
+fn boolean(cell: &str) -> Option<bool> {
+    let is = |word: &str| cell.eq_ignore_ascii_case(word);
+    if is("true") { Some(true) } else { is("false").then_some(false) }
 }
 
 /// Why the decimal mark of a file cannot be guessed.
@@ -179,6 +185,8 @@ mod tests {
             ("1,5e3", COMMA, 1500.0),
             ("-17", COMMA, -17.0),
             ("17", None, 17.0),
+            ("true", POINT, 1.0),
+            ("FALSE", None, 0.0),
         ] {
             assert_eq!(parse(cell, decimal), Ok(number), "{cell}");
         }
@@ -206,6 +214,7 @@ mod tests {
             ("25.10.2026", POINT, "not a number"),
             ("", POINT, "not a number"),
             ("on", None, "not a number"),
+            ("truer", None, "not a number"),
         ] {
             assert_eq!(parse(cell, decimal), Err(why), "{cell}");
         }
