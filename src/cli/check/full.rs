@@ -28,15 +28,15 @@ const CONFIGURATION: Part = Part::Configuration;
 const CERTIFICATE: Part = Part::Certificate;
 const STORE: Part = Part::StoreRecord;
 
-/// A certificate that expires within this time is a warning, as in the alerts.
-const CERTIFICATE_MIN: Duration = Duration::from_secs(14 * 86_400);
+/// A certificate, token or key that expires within this time is a warning: for certificates as in the alerts.
+const EXPIRY_MIN: Duration = Duration::from_secs(14 * 86_400);
 
 /// The mend of a data folder that cannot be written.
 const UNWRITABLE: &str = "run the check as the user of the service; that user has to own the folder of \
      server.data_dir, and its disk must not be read-only";
 
-/// How many expired tokens and keys a finding names at most.
-const EXPIRED_MAX: usize = 10;
+/// How many tokens and keys a finding names at most.
+const NAMED_MAX: usize = 10;
 
 /// The exit code if there are warnings and no errors.
 pub(super) const WARNINGS: u8 = 2;
@@ -151,7 +151,7 @@ fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
     findings
 }
 
-/// Reports open access and expired credentials.
+/// Reports open access, and credentials that have expired or will soon.
 ///
 /// Access is open if clients of other machines need no token.
 fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
@@ -168,17 +168,27 @@ fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
             "configure tokens and keys, and set auth.allow_anonymous = false, unless the network keeps others out";
         findings.push(Finding::note(CONFIGURATION, note).with_mend(mend));
     }
-    let is_over = |expires: Option<Expiry>| expires.is_some_and(|expires| expires.is_over(now_ms));
-    let tokens =
-        config.auth.tokens.iter().filter(|token| is_over(token.expires)).map(|token| format!("token {}", token.name));
-    let keys = config.auth.keys.iter().filter(|key| is_over(key.expires)).map(|key| format!("key {}", key.id));
-    let over: Vec<String> = tokens.chain(keys).collect();
-    if !over.is_empty() {
-        let shown = over[..over.len().min(EXPIRED_MAX)].join(", ");
-        let note = format!("these tokens and keys have expired ({} in all): {shown}", over.len());
+    if let Some(names) = names_of(config, |expires| expires.is_over(now_ms)) {
+        let note = format!("these tokens and keys have expired {names}");
         findings.push(Finding::note(CONFIGURATION, note).with_mend("remove them, or give their clients new ones"));
     }
+    let soon_ms = now_ms.saturating_add(EXPIRY_MIN.as_millis() as i64);
+    if let Some(names) = names_of(config, |expires| expires.is_over(soon_ms) && !expires.is_over(now_ms)) {
+        let found = format!("these tokens and keys expire within {} {names}", span(EXPIRY_MIN));
+        findings.push(Finding::warning(CONFIGURATION, found, "give their clients new ones, then remove them"));
+    }
     findings
+}
+
+/// The number and the names of the tokens and keys whose expiry `is_it`; `None` if there are none.
+fn names_of(config: &Config, is_it: impl Fn(Expiry) -> bool) -> Option<String> {
+    let is_it = |expires: Option<Expiry>| expires.is_some_and(&is_it);
+    let tokens = config.auth.tokens.iter().filter(|token| is_it(token.expires));
+    let keys = config.auth.keys.iter().filter(|key| is_it(key.expires));
+    let names = tokens.map(|token| format!("token {}", token.name)).chain(keys.map(|key| format!("key {}", key.id)));
+    let names: Vec<String> = names.collect();
+    let shown = names[..names.len().min(NAMED_MAX)].join(", ");
+    (!names.is_empty()).then(|| format!("({} in all): {shown}", names.len()))
 }
 
 /// Judges how long the certificate of the server is still valid.
@@ -191,7 +201,7 @@ fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
         return Finding::error(CERTIFICATE, found, mend);
     }
     let found = format!("the certificate of the server expires in {}", span(left));
-    if left < CERTIFICATE_MIN { Finding::warning(CERTIFICATE, found, mend) } else { Finding::ok(CERTIFICATE, found) }
+    if left < EXPIRY_MIN { Finding::warning(CERTIFICATE, found, mend) } else { Finding::ok(CERTIFICATE, found) }
 }
 
 /// An error if the service cannot use the data folder.
@@ -278,6 +288,8 @@ async fn with_record(
 
 #[cfg(test)]
 mod tests {
+    use tidegauge::config::TokenHash;
+
     use super::*;
 
     #[test]
@@ -285,6 +297,24 @@ mod tests {
         const DAY: i64 = 86_400_000;
         let severity = |days: i64| certificate(days * DAY, 0).severity;
         assert_eq!([15, 13, 0, -1].map(severity), [Severity::Ok, Severity::Warning, Severity::Error, Severity::Error]);
+    }
+
+    #[test]
+    fn a_token_is_replaced_in_its_last_two_weeks() {
+        const DAY: i64 = 86_400_000;
+        const END: i64 = 1_801_353_600_000; // 2027-01-31T00:00:00Z
+        let hash = TokenHash::of("x");
+        let keys = format!("name = 'a'\nhash = '{hash}'\nscopes = ['query']\nexpires = 2027-01-31T00:00:00Z\n");
+        let config: Config = toml::from_str(&format!("[[auth.tokens]]\n{keys}")).unwrap();
+        let found = |days: i64| access(&config, END - days * DAY).into_iter().next();
+        assert_eq!(found(15), None);
+        for (days, severity, said) in [
+            (13, Severity::Warning, "these tokens and keys expire within 14.0 days (1 in all): token a"),
+            (-1, Severity::Note, "these tokens and keys have expired (1 in all): token a"),
+        ] {
+            let found = found(days).unwrap();
+            assert_eq!((found.severity, &*found.found), (severity, said));
+        }
     }
 
     #[test]
