@@ -69,6 +69,16 @@ impl MongodbUri {
         &self.0
     }
 
+    /// Whether an option switches off the check of the servers' certificates.
+    #[must_use]
+    pub fn takes_any_certificate(&self) -> bool {
+        let (_, options) = self.0.rsplit_once('?').unwrap_or_default();
+        let is_off = |(name, value): (&str, &str)| {
+            ["tlsinsecure", "tlsallowinvalidcertificates"].contains(&&*name.to_ascii_lowercase()) && value == "true"
+        };
+        options.split('&').filter_map(|option| option.split_once('=')).any(is_off)
+    }
+
     /// The database that the text names, such as `gauge` in `mongodb://host/gauge`.
     ///
     /// `None`: the text names no database, or a system database.
@@ -161,6 +171,20 @@ mod tests {
     fn a_newline_at_the_end_is_no_part_of_a_connection_string() {
         let uri: MongodbUri = "mongodb://ann:secret@h/?replicaSet=rs0\n".parse().expect("a connection string");
         assert_eq!(uri.expose(), "mongodb://ann:secret@h/?replicaSet=rs0");
+    }
+
+    #[test]
+    fn an_option_that_switches_off_the_check_of_certificates_is_seen() {
+        for (uri, is_off) in [
+            ("mongodb://h", false),
+            ("mongodb://tlsInsecure=true@h/?tls=true", false),
+            ("mongodb://h/?tls=true&tlsInsecure=false", false),
+            ("mongodb://h/?tls=true&tlsInsecure=true", true),
+            ("mongodb+srv://ann:b@h/?TLSAllowInvalidCertificates=true&w=1", true),
+        ] {
+            let parsed: MongodbUri = uri.parse().expect("a connection string");
+            assert_eq!(parsed.takes_any_certificate(), is_off, "{uri}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegauge::common::clock::Clock;
 use tidegauge::common::finding::{Finding, Part, Severity, span};
-use tidegauge::config::{Config, Expiry, Overridden, Period, StoreKind, SyncPolicy};
+use tidegauge::config::{Config, Expiry, MongodbUri, Overridden, Period, StoreKind, SyncPolicy};
 use tidegauge::store::Store;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
@@ -146,6 +146,15 @@ fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
             CONFIGURATION,
             "there are tokens or keys, but auth.allow_anonymous admits every client without one",
             "set auth.allow_anonymous = false",
+        ));
+    }
+    let uri = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb());
+    if uri.is_some_and(MongodbUri::takes_any_certificate) {
+        findings.push(Finding::warning(
+            CONFIGURATION,
+            "an option of mongodb.uri switches off the check of certificates: a machine on the way to MongoDB can read \
+             and change everything",
+            "remove tlsInsecure and tlsAllowInvalidCertificates; for a private authority, set tlsCAFile to its file",
         ));
     }
     findings
@@ -291,6 +300,18 @@ mod tests {
     use tidegauge::config::TokenHash;
 
     use super::*;
+
+    #[test]
+    fn a_connection_string_that_takes_any_certificate_is_a_warning() {
+        let severities = |options: &str| {
+            let mut config = Config::default();
+            config.mongodb.uri = Some(format!("mongodb://h/?tls=true{options}").parse().unwrap());
+            let findings = configuration(&config, 0).into_iter();
+            findings.map(|finding| finding.severity).collect::<Vec<_>>()
+        };
+        assert_eq!(severities(""), [Severity::Ok]);
+        assert_eq!(severities("&tlsInsecure=true"), [Severity::Ok, Severity::Warning]);
+    }
 
     #[test]
     fn a_certificate_is_replaced_in_its_last_two_weeks() {
