@@ -81,6 +81,16 @@ def sqlite_tables(file):
     return dict(connection.execute(sql))
 
 
+def sqlite_expired_bytes(file):
+    """The bytes of all rows of `buckets` after the expiry of their readings, the oldest first as the service does."""
+    connection = sqlite3.connect(file)
+    buckets = connection.execute("SELECT device, hour FROM buckets ORDER BY hour, device").fetchall()
+    sql = "UPDATE buckets SET readings_state = 1, first_chunk = NULL WHERE device = ? AND hour = ?"
+    connection.executemany(sql, buckets)
+    connection.commit()
+    return sqlite_tables(file)["buckets"]
+
+
 def run(binary, layout, uri, client, mongod, devices, readings, metrics):
     """Stores a day, and returns the figures per bucket."""
     name = f"{layout}_{readings}_{metrics}"
@@ -121,6 +131,7 @@ def run(binary, layout, uri, client, mongod, devices, readings, metrics):
             figures["index"] = 0
             figures["rollups"] = tables["rollups"] / devices
             figures["devices"] = (tables["devices"] + tables["series"]) / devices
+            figures["expired"] = sqlite_expired_bytes(os.path.join(folder, "tidegauge.sqlite")) / buckets
             return figures
         client.admin.command("fsync")
         figures["oplog"] = (oplog() - before[0]) / buckets
@@ -168,6 +179,7 @@ def main():
                 of_metric = (four["rollups"] - one["rollups"]) / 3 / 24
                 print(f"rollup_bytes_per_day = {max(one['rollups'] - 24 * of_metric, 0):.0f}")
                 print(f"rollup_bytes_per_metric_of_hour = {of_metric:.1f}")
+                print(f"rollup_bytes_per_expired_hour = {one.get('expired', 0):.1f}")
                 print(f"bytes_per_device = {one['devices']:.0f}")
                 further = (found[360, 4]["service cpu"] - found[360, 1]["service cpu"]) / 3
                 print(f"# service: {further:.2f} us of CPU for a further value", flush=True)

@@ -29,7 +29,7 @@ fn number(estimate: &Value, pointer: &str) -> f64 {
 
 #[tokio::test]
 async fn the_example_of_the_guides_has_their_rates_and_what_buckets_make_of_its_volume() {
-    let storage_tb = [75.0..95.0, 35.0..55.0, 30.0..50.0, 60.0..85.0];
+    let storage_tb = [75.0..95.0, 35.0..55.0, 30.0..50.0, 95.0..115.0];
     for (layout, storage_tb) in LAYOUTS.into_iter().zip(storage_tb) {
         let documents_of_an_hour = if layout == "packed" { 2.0 } else { 1.0 };
         let estimate = json_of(&format!("{GUIDES} --layout {layout}")).await;
@@ -49,6 +49,18 @@ async fn the_example_of_the_guides_has_their_rates_and_what_buckets_make_of_its_
         assert_eq!(estimate["is_one_node_enough"], false, "{estimate}");
         assert_eq!(estimate["first_limit"], "disk of the store", "{estimate}");
     }
+}
+
+#[tokio::test]
+async fn an_hour_in_sqlite_keeps_more_than_rollups_after_its_readings() {
+    let of_hour = async |retention: &str| {
+        let flags = format!("--devices 100 --retention {retention} --rollups-retention 30d --layout sqlite");
+        number(&json_of(&flags).await, "/rollup_bytes") / (100.0 * 24.0 * 30.0)
+    };
+    // A month of a server that kept readings for an hour had 203 bytes an hour: 112 of them in rollups.
+    let (with_readings, after) = (of_hour("30d").await, of_hour("1h").await);
+    assert!((105.0..125.0).contains(&with_readings), "{with_readings}");
+    assert!((190.0..220.0).contains(&after), "{after}");
 }
 
 #[tokio::test]

@@ -95,6 +95,8 @@ pub(super) struct Stored {
     pub(super) journal_bytes_per_oplog_byte: f64,
     pub(super) rollup_bytes_per_day: f64,
     pub(super) rollup_bytes_per_metric_of_hour: f64,
+    /// The bytes of an hour beside its rollups, once its readings have expired.
+    pub(super) rollup_bytes_per_expired_hour: f64,
     pub(super) bytes_per_device: f64,
     pub(super) max_readings_per_document: f64,
 }

@@ -220,12 +220,16 @@ impl Estimate {
             stored.disk_bytes_per_reading,
             stored.disk_bytes_per_value,
         );
-        let days_of_rollups = seconds(fleet.retention.max(fleet.rollups_retention)) / DAY;
-        let active_days = load.devices * (DAY / seconds(fleet.interval)).min(1.0) * days_of_rollups;
-        let active_hours = load.buckets_per_hour * 24.0 * days_of_rollups;
+        let hours_of_rollups = seconds(fleet.retention.max(fleet.rollups_retention)) / HOUR;
+        let active_days = load.devices * (DAY / seconds(fleet.interval)).min(1.0) * hours_of_rollups / 24.0;
+        let active_hours = load.buckets_per_hour * hours_of_rollups;
+        // SQLite keeps the row of a bucket until its rollups expire. The row says that readings have expired,
+        // so that a late one does not replace their rollups, and the expiry of rollups finds them by it.
+        let expired_hours = load.buckets_per_hour * (hours_of_rollups - load.retention_hours);
         self.rollup_documents = active_days;
         self.rollup_bytes = active_days * stored.rollup_bytes_per_day
-            + active_hours * load.metrics * stored.rollup_bytes_per_metric_of_hour;
+            + active_hours * load.metrics * stored.rollup_bytes_per_metric_of_hour
+            + expired_hours * stored.rollup_bytes_per_expired_hour;
         self.index_bytes = self.documents * stored.index_bytes_per_document;
         let of_readings = buckets * of_bucket + self.index_bytes;
         self.storage_bytes = of_readings + self.rollup_bytes + load.devices * stored.bytes_per_device;
