@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, ClientBuilder, Identity, Url};
 
+use super::trouble::Hints;
 use super::{Client, FORWARDER, OWN_NAME};
 use crate::common::small_file::read_small_file;
 use crate::limits::{Limiter, Rate};
@@ -99,14 +100,20 @@ impl Client {
         let name = options.forwards.then(|| (FORWARDER, OWN_NAME.clone()));
         let http = http.default_headers(name.into_iter().collect());
         let http = http.user_agent(concat!("tidegauge/", env!("CARGO_PKG_VERSION")));
-        let Options { url, token, ca_file, ca_key, bandwidth, .. } = options;
+        let Options { url, token, ca_file, ca_key, identity, bandwidth, forwards, .. } = options;
         let http = http.build().map_err(|error| bad(format!("the client of {url}"), Some(error.into())))?;
-        let authority_hint = match ca_file {
+        let authority = match ca_file {
             Some(file) => format!("the authority that issued it is not in {} ({ca_key})", file.display()),
             None => format!("if its authority is a private one, name the file with its certificate with {ca_key}"),
         };
+        let identity = match identity {
+            Some([certificate, _]) => format!("the server does not accept {} (--client-cert)", certificate.display()),
+            None if forwards => "the server wants a client certificate, which [forward] does not have".to_owned(),
+            None => "the server wants a client certificate: name it with --client-cert and --client-key".to_owned(),
+        };
         let bandwidth = bandwidth.map(|rate| Limiter::new(rate, Instant::now()));
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, authority_hint, bandwidth })
+        let hints = Hints { authority, identity };
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, hints, bandwidth })
     }
 }
 

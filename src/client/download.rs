@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::HeaderName;
 
-use super::trouble::{Failure, Trouble};
+use super::trouble::{Failure, Hints, Trouble};
 
 /// The most bytes of an answer to readings, and of a problem document.
 ///
@@ -43,7 +43,7 @@ impl Download {
     /// # Errors
     /// When the connection ends before the body, or the server is silent for too long.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, Trouble> {
-        self.answer.chunk().await.map_err(|error| Trouble::of_error(&self.url, error.into(), ""))
+        self.answer.chunk().await.map_err(|error| Trouble::of_error(&self.url, error.into(), &Hints::default()))
     }
 
     /// Reads the whole body.
@@ -52,7 +52,8 @@ impl Download {
     /// When the body has more than `max_bytes`, or takes more than five minutes.
     pub async fn whole(self, max_bytes: usize) -> Result<Vec<u8>, Trouble> {
         let Self { url, answer } = self;
-        let body = read_at_most(max_bytes, answer).await.map_err(|error| Trouble::of_error(&url, error, ""))?;
+        let body = read_at_most(max_bytes, answer).await;
+        let body = body.map_err(|error| Trouble::of_error(&url, error, &Hints::default()))?;
         if body.len() > max_bytes {
             return Err(Trouble::unexpected(&url, format!("the answer has more than {max_bytes} bytes")));
         }

@@ -46,7 +46,7 @@ pub use trouble::Trouble;
 
 use crate::limits::Limiter;
 use download::{MAX_ANSWER_BYTES, read_at_most};
-use trouble::retry_after;
+use trouble::{Hints, retry_after};
 
 /// The path to which readings are sent.
 pub const READINGS: &str = "/v1/readings";
@@ -75,8 +75,7 @@ pub struct Client {
     http: reqwest::Client,
     url: String,
     token: Option<String>,
-    /// The hint in errors about a certificate of an unknown authority.
-    authority_hint: String,
+    hints: Hints,
     bandwidth: Option<Limiter>,
 }
 
@@ -147,7 +146,7 @@ impl Client {
         let answer = self.send(&url, request).await?;
         let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
         let text = read_at_most(MAX_ANSWER_BYTES, answer).await;
-        let text = text.map_err(|error| Trouble::of_error(&url, error, &self.authority_hint))?;
+        let text = text.map_err(|error| Trouble::of_error(&url, error, &self.hints))?;
         answer::read(&url, status, &text, &body.readings, retry_after)
     }
 
@@ -170,6 +169,6 @@ impl Client {
 
     async fn send(&self, url: &str, request: RequestBuilder) -> Result<reqwest::Response, Trouble> {
         let request = self.token.iter().fold(request, RequestBuilder::bearer_auth);
-        request.send().await.map_err(|error| Trouble::of_error(url, error.into(), &self.authority_hint))
+        request.send().await.map_err(|error| Trouble::of_error(url, error.into(), &self.hints))
     }
 }

@@ -8,6 +8,7 @@ use axum::body::Body as Stream;
 use axum::http::StatusCode as Status;
 use axum::response::IntoResponse;
 use futures_util::stream;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Notify;
 
@@ -88,6 +89,19 @@ async fn a_server_that_stays_away_is_given_up_with_an_error() {
     let (_socket, address) = refusing();
     let error = send(&client(address), Duration::from_millis(50), |_| ()).await.unwrap_err().to_string();
     assert!(error.contains("Connection refused") && error.ends_with("gave up after trying for 50ms"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_not_asked_over_tls_again() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let options = Options { is_local: true, ..Options::new(&format!("https://{address}")) };
+    let trouble = send(&Client::new(options).unwrap(), MINUTE, |_| ()).await.unwrap_err();
+    assert!(trouble.is_for_good && trouble.to_string().contains("speaks no TLS at this address"), "{trouble}");
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use std::{fmt, io};
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use rustls::CertificateError::{self, BadSignature, UnknownIssuer};
+use rustls::CertificateError::{BadSignature, UnknownIssuer};
+use rustls::{AlertDescription, InvalidMessage};
 use serde::Deserialize;
 
 /// The longest wait before a retry, even if the server asks for more.
@@ -19,6 +20,30 @@ const DETAIL_CHARS: usize = 1_000;
 
 /// The most characters that are kept of any other answer.
 const SHOWN_CHARS: usize = 200;
+
+/// The alerts by which a server refuses the certificate of its client, or the lack of one.
+const OF_CLIENT_CERTIFICATE: [AlertDescription; 8] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::DecryptError,
+    AlertDescription::CertificateRequired,
+];
+
+/// The hint in errors of a server with plain HTTP.
+const NO_TLS: &str = "the server speaks no TLS at this address: if that is right, write http:// in its URL";
+
+/// The texts that are added to errors about certificates.
+#[derive(Debug, Default)]
+pub(super) struct Hints {
+    /// For errors about a server's certificate of an unknown authority.
+    pub(super) authority: String,
+    /// For a server that refuses the certificate of this client, or the lack of one.
+    pub(super) identity: String,
+}
 
 /// A failed request: no connection, no answer in time, or an unexpected answer.
 #[derive(Debug)]
@@ -145,9 +170,7 @@ impl Trouble {
     }
 
     /// The trouble of a request without a complete answer.
-    ///
-    /// `hint` is added to errors about a certificate of an unknown authority.
-    pub(super) fn of_error(url: &str, error: Failure, hint: &str) -> Self {
+    pub(super) fn of_error(url: &str, error: Failure, hints: &Hints) -> Self {
         let error = match error {
             Failure::Http(error) => error.without_url(),
             Failure::Slow => {
@@ -156,13 +179,20 @@ impl Trouble {
             }
         };
         let reason = if error.is_timeout() { "timeout" } else { "connection" };
-        let of_certificate = certificate_error(&error);
-        let is_for_good = error.is_builder() || of_certificate.is_some();
+        let (is_of_tls, hint) = match tls_error(&error) {
+            // If another authority has the same name, the error is `BadSignature` instead of `UnknownIssuer`.
+            Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) => (true, &*hints.authority),
+            Some(rustls::Error::InvalidCertificate(_)) => (true, ""),
+            Some(rustls::Error::AlertReceived(alert)) if OF_CLIENT_CERTIFICATE.contains(alert) => {
+                (true, &*hints.identity)
+            }
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => (true, NO_TLS),
+            _ => (false, ""),
+        };
+        let is_for_good = error.is_builder() || is_of_tls;
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let mut said = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        // If another authority has the same name, the error is `BadSignature` instead of `UnknownIssuer`.
-        let is_of_unknown_authority = matches!(of_certificate, Some(UnknownIssuer | BadSignature));
-        if is_of_unknown_authority && !hint.is_empty() {
+        if !hint.is_empty() {
             said = format!("{said}: {hint}");
         }
         Self { reason, is_for_good, ..Self::unexpected(url, said) }
@@ -236,13 +266,10 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
-/// The fault of the server's certificate, if that is the cause of the error.
-fn certificate_error(error: &reqwest::Error) -> Option<&CertificateError> {
+/// The TLS error, if that is the cause of the error.
+fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.find_map(|cause| match cause.downcast_ref().and_then(of_tls)? {
-        rustls::Error::InvalidCertificate(why) => Some(why),
-        _ => None,
-    })
+    causes.find_map(|cause| cause.downcast_ref().and_then(of_tls))
 }
 
 /// The TLS error inside an error of a connection, at any depth.

@@ -52,6 +52,21 @@ async fn an_import_to_an_untrusted_server_fails_at_once() {
 }
 
 #[tokio::test]
+async fn an_import_without_the_certificate_that_the_server_wants_fails_at_once() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("operator.pem"), folder.authority.client("operator", &[]).both()).expect("writable");
+    Authority::named("another").client("pump-1", &[]).write(folder.path(), "other");
+    let server = Server::start(folder.with_clients("client_certificates = 'required'")).await;
+    let [ca, cert, key] = ["ca.pem", "other.pem", "other.key"].map(|file| folder.file(file));
+    let refused = import(&folder, server.url(), &["--ca-file", &ca]).await;
+    assert!(refused.code == Some(1) && refused.stderr.contains("name it with --client-cert"), "{refused:?}");
+    let refused =
+        import(&folder, server.url(), &["--ca-file", &ca, "--client-cert", &cert, "--client-key", &key]).await;
+    let said = format!("the server does not accept {cert} (--client-cert)");
+    assert!(refused.code == Some(1) && refused.stderr.contains(&said), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_server_with_tls_is_asked_over_tls_whether_it_is_ready() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("")).await;
