@@ -110,6 +110,20 @@ async fn a_fleet_for_which_a_small_machine_is_enough_gets_sqlite_and_the_wear_of
     }
 }
 
+#[tokio::test]
+async fn buckets_that_sqlite_writes_together_share_pages() {
+    let written =
+        async |flags: &str| number(&json_of(&format!("{flags} --layout sqlite")).await, "/disk_written_bytes_per_day");
+    // A gateway's requests with a reading of each of its devices: 4.3 million writes of a bucket a day.
+    let together = written("--devices 1000 --interval 5s --batch 1000 --max-age 20s").await;
+    assert!((15e9..30e9).contains(&together), "{together}");
+    // One device: each write is a transaction, 3,600 or 60 an hour.
+    let often = written("--devices 1 --interval 1s --max-age 1s").await;
+    let seldom = written("--devices 1 --interval 1s --max-age 1m").await;
+    let of_write = (often - seldom) / (3_540.0 * 24.0);
+    assert!((15e3..30e3).contains(&of_write), "{of_write}");
+}
+
 /// The settings that an estimate prints, as lines of a configuration file.
 async fn settings_of(flags: &str) -> String {
     let printed = estimate(flags).await.stdout;

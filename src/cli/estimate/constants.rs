@@ -101,14 +101,19 @@ pub(super) struct Stored {
     pub(super) max_readings_per_document: f64,
 }
 
-/// The bytes that a disk writes for one sync or one write of SQLite.
+/// The bytes that a disk writes for one sync, and for SQLite.
 ///
 /// A disk writes whole pages.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Disk {
     pub(super) bytes_per_sync: f64,
+    /// For the pages that all buckets of a transaction share.
+    pub(super) sqlite_bytes_per_transaction: f64,
+    /// For each write of a bucket.
     pub(super) sqlite_bytes_per_write: f64,
+    /// For the first write of a bucket, which adds rows.
+    pub(super) sqlite_bytes_per_bucket: f64,
 }
 
 /// The shares of a node's resources that an estimate plans with, by program.

@@ -173,6 +173,17 @@ impl Load {
             + self.readings_per_bucket * (reading + value * self.metrics)
     }
 
+    /// How many buckets SQLite writes in one transaction.
+    ///
+    /// The buckets of one request are due together. The flush adds those that are due within `flush.gather`.
+    /// After the end of an hour it writes more together, which the estimate leaves out.
+    fn writes_per_transaction(&self, fleet: &Fleet) -> f64 {
+        let flush = Config::default().flush;
+        let gather = seconds(flush.gather).min(seconds(fleet.max_age) / 10.0);
+        let due = f64::from(fleet.batch) + self.rate.average * gather;
+        due.min(self.devices).min(flush.max_buckets_per_write as f64)
+    }
+
     /// How many writes of a bucket change a document that an earlier write has made.
     fn appends(&self, layout: Layout) -> f64 {
         if layout == Layout::Readable { self.writes - 1.0 } else { 0.0 }
@@ -274,8 +285,11 @@ impl Estimate {
         let of_syncs = self.requests_per_second.average * constants.disk.bytes_per_sync;
         self.disk_written_bytes_per_day = (of_syncs + self.log_bytes_per_second.average) * DAY;
         if fleet.layout() == Layout::Sqlite {
-            let writes = load.buckets_per_hour * 24.0 * load.writes;
-            self.disk_written_bytes_per_day += writes * constants.disk.sqlite_bytes_per_write;
+            let (disk, writes) = (&constants.disk, load.writes);
+            let of_bucket = disk.sqlite_bytes_per_bucket
+                + disk.sqlite_bytes_per_write * writes
+                + disk.sqlite_bytes_per_transaction * writes / load.writes_per_transaction(fleet);
+            self.disk_written_bytes_per_day += load.buckets_per_hour * 24.0 * of_bucket;
         }
         let waiting = seconds(fleet.max_age) + OUTAGE_SECONDS;
         self.log_bytes = self.log_bytes_per_second.map(|rate| rate * waiting);
