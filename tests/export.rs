@@ -475,6 +475,12 @@ async fn the_summary_of_an_import_has_each_count_of_the_server() {
     let done = import("twice.csv", "time,temp\n1776693610,1\n1776693610,2\n", &["--device", "meter"]).await;
     let expected = "2 readings accepted, 0 rejected, 1 reading overwrote another one";
     assert!(done.code == Some(0) && done.stdout.contains(expected), "{done:?}");
+    let csv = "time,temp,hum\n1776693610,1,40\n1776693620,2,ERR\n1776693630,3,41\n";
+    let done = import("bad.csv", csv, &["--device", "meter"]).await;
+    let expected = "3 readings accepted, 0 rejected, 1 values not converted, ";
+    assert!(done.code == Some(1) && done.stdout.contains(expected), "{done:?}");
+    assert!(done.stderr.contains("bad.csv:3: column \"hum\": \"ERR\": not a number"), "{done:?}");
+    assert!(done.stderr.contains("1 value rejected"), "{done:?}");
 
     let lines = [
         r#"{"deviceId":"a","ts":1776693610000,"values":{"t":1,"u":1e999}}"#,

@@ -1,13 +1,13 @@
 //! Collects lines into request bodies, with the line numbers of the file.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::follow::Mark;
+use super::progress::Counts;
 
 /// The size at which a body is complete: well below the limit of a server.
 const BODY_BYTES: usize = 1024 * 1024;
@@ -42,11 +42,11 @@ pub(in crate::cli) struct Done {
     /// The lines up to the header, if the file is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) header: Option<Arc<str>>,
-    /// How many rows the import had rejected until then.
+    /// How many rows, and how many single values, the import had rejected until then.
     ///
     /// If rows were held, some of these are after the place, and count again when the import continues there.
     #[serde(skip)]
-    pub(super) rejected: u64,
+    pub(super) rejected: (u64, u64),
 }
 
 /// The receiver of batches has ended.
@@ -66,21 +66,21 @@ pub(in crate::cli) struct Batcher<'a> {
     done: Option<Done>,
     /// See [`Batch::readings`].
     readings: Option<u64>,
-    /// The number of rows that the import has rejected.
-    rejected: Option<&'a AtomicU64>,
+    /// The counts of the rows and values that the import has rejected.
+    counts: Option<&'a Counts>,
     has_marks: bool,
 }
 
 impl<'a> Batcher<'a> {
     /// Starts a file: batches have at most `max_lines` lines.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
-        let (body, lines, done, rejected) = (Vec::new(), Vec::new(), None, None);
-        Self { queue, max_lines, file, body, lines, done, readings: Some(0), rejected, has_marks: false }
+        let (body, lines, done, counts) = (Vec::new(), Vec::new(), None, None);
+        Self { queue, max_lines, file, body, lines, done, readings: Some(0), counts, has_marks: false }
     }
 
-    /// Notes with each place how many rows the import had rejected.
-    pub(super) fn with_rejected(self, rejected: &'a AtomicU64) -> Self {
-        Self { rejected: Some(rejected), ..self }
+    /// Notes with each place how much the import had rejected.
+    pub(super) fn with_counts(self, counts: &'a Counts) -> Self {
+        Self { counts: Some(counts), ..self }
     }
 
     /// Lets only [`Self::set_mark`] set the place that a batch reaches.
@@ -92,7 +92,7 @@ impl<'a> Batcher<'a> {
     ///
     /// `header` has the lines up to the header.
     pub(super) fn set_mark(&mut self, mark: Mark, header: Option<Arc<str>>) {
-        self.done = Some(Done { line: mark.lines(), mark: Some(mark), header, rejected: 0 });
+        self.done = Some(Done { line: mark.lines(), mark: Some(mark), header, rejected: (0, 0) });
     }
 
     /// Adds line `number` of the file, without its line end.
@@ -114,7 +114,7 @@ impl<'a> Batcher<'a> {
         self.lines.push(number);
         self.readings = self.readings.zip(readings).map(|(before, more)| before + more);
         if !self.has_marks {
-            let rejected = self.rejected.map_or(0, |count| count.load(Ordering::Relaxed));
+            let rejected = self.counts.map_or((0, 0), Counts::unconverted);
             self.done = Some(Done { line: done_to, mark: None, header: None, rejected });
         }
         if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }

@@ -56,6 +56,8 @@ pub(super) enum Outcome {
         readings: u64,
         /// The number of metrics with an empty cell.
         empty_cells: u64,
+        /// Why each value that the line lacks is rejected.
+        bad_values: Vec<String>,
     },
     /// No metric has a value: there is nothing to send.
     NoValues {
@@ -119,6 +121,8 @@ pub(super) struct Converted<'a> {
     pub(super) sender: Cow<'a, str>,
     /// The number of metrics with an empty cell.
     pub(super) empty_cells: u64,
+    /// Why each cell that is not empty and no number is rejected.
+    pub(super) bad_values: Vec<String>,
     /// The columns with a value in this row, in ascending order.
     ///
     /// Empty unless the local time of the row exists twice.
@@ -248,7 +252,7 @@ impl<R: BufRead> Rows<R> {
                 (Convert::Columns(convert), None) => convert.row(&self.record, &self.times, text),
                 (Convert::Values(convert), None) => convert.row(&self.record, &self.times, text),
             };
-            let Converted { when, sender, empty_cells, filled, values } = match converted {
+            let Converted { when, sender, empty_cells, bad_values, filled, values } = match converted {
                 Ok(converted) => converted,
                 Err(why) => return Ok(Some(Row { line, outcome: Outcome::Bad(why) })),
             };
@@ -262,11 +266,11 @@ impl<R: BufRead> Rows<R> {
                         self.resolved_from = first_line(&self.resolved);
                     }
                     complete(text, ms);
-                    let outcome = Outcome::Reading { readings: readings_of(values), empty_cells };
+                    let outcome = Outcome::Reading { readings: readings_of(values), empty_cells, bad_values };
                     return Ok(Some(Row { line, outcome }));
                 }
                 When::Twice(twice) => {
-                    let row = Held { line, text: std::mem::take(text), empty_cells, filled, twice };
+                    let row = Held { line, text: std::mem::take(text), empty_cells, bad_values, filled, twice };
                     self.resolved.extend(self.repeated.hold(&sender, row)?);
                     self.resolved_from = first_line(&self.resolved);
                 }
@@ -315,12 +319,12 @@ impl<R: BufRead> Rows<R> {
     }
 
     fn returned(&self, row: Held, ms: Result<i64, (u64, u64)>, text: &mut Vec<u8>) -> Row {
-        let Held { line, text: held, empty_cells, filled, twice } = row;
+        let Held { line, text: held, empty_cells, bad_values, filled, twice } = row;
         *text = held;
         let outcome = match ms {
             Ok(ms) => {
                 complete(text, ms);
-                Outcome::Reading { readings: readings_of(filled.len()), empty_cells }
+                Outcome::Reading { readings: readings_of(filled.len()), empty_cells, bad_values }
             }
             Err((from, to)) => {
                 let Twice { civil, first_ms, second_ms } = twice;
@@ -372,6 +376,7 @@ impl Converter {
         Self { keys, header, width, columns, decimal: None }
     }
 
+    /// Converts a row. A bad value is left out, unless the row has no other.
     fn row<'a>(&'a self, row: &'a StringRecord, times: &Times, text: &mut Vec<u8>) -> Result<Converted<'a>, String> {
         self.width.check(row)?;
         let cell = |at: usize| row.get(at).unwrap_or_default().trim();
@@ -386,14 +391,20 @@ impl Converter {
         let time = joined(row, at);
         let when = times.parse(&time).map_err(|error| self.bad(at, &time, &error))?;
         text.extend_from_slice(format!("{{\"deviceId\":{},\"values\":{{", serde_json::Value::from(device)).as_bytes());
-        let (mut values, mut empty_cells, mut filled) = (0_usize, 0, Vec::new());
+        let (mut values, mut empty_cells, mut bad_values, mut filled) = (0_usize, 0, Vec::new(), Vec::new());
         for (value, key) in self.columns.values.iter().zip(&self.keys) {
             let cell = cell(value.at);
             if cell.is_empty() {
                 empty_cells += 1;
                 continue;
             }
-            let number = numbers::parse(cell, self.decimal).map_err(|error| self.bad(&[value.at], cell, &error))?;
+            let number = match numbers::parse(cell, self.decimal) {
+                Ok(number) => number,
+                Err(why) => {
+                    bad_values.push(self.bad(&[value.at], cell, &why));
+                    continue;
+                }
+            };
             let separator: &[u8] = match values {
                 0 => b"",
                 METRICS_PER_READING => b"},\"readings\":[{\"values\":{",
@@ -408,10 +419,13 @@ impl Converter {
                 filled.push(value.at);
             }
         }
+        if values == 0 && !bad_values.is_empty() {
+            return Err(bad_values.swap_remove(0));
+        }
         let end: &[u8] = if values > METRICS_PER_READING { b"}}]" } else { b"}" };
         text.extend_from_slice(end);
         filled.sort_unstable();
-        Ok(Converted { when, sender: Cow::Borrowed(device), empty_cells, filled, values })
+        Ok(Converted { when, sender: Cow::Borrowed(device), empty_cells, bad_values, filled, values })
     }
 
     fn bad(&self, at: &[usize], cell: &str, why: &dyn std::fmt::Display) -> String {
@@ -531,7 +545,8 @@ mod tests {
             let mut rows = Rows::open(input.as_bytes(), &Options { times, ..options }).unwrap();
             let (mut text, mut lines) = (Vec::new(), Vec::new());
             while let Some(row) = rows.next(&mut text).unwrap() {
-                assert_eq!(row.outcome, Outcome::Reading { readings: expected.len() as u64, empty_cells: 0 });
+                let readings = expected.len() as u64;
+                assert_eq!(row.outcome, Outcome::Reading { readings, empty_cells: 0, bad_values: Vec::new() });
                 let mut counted = Counted::default();
                 json::parse(&text, &json::Options::default(), &mut counted).unwrap();
                 assert_eq!((counted.0, counted.1), (expected.len(), Vec::new()));
@@ -603,6 +618,43 @@ mod tests {
         ];
         assert_eq!(bad, expected.each_ref().map(|(line, why)| (*line, why.as_str())));
         assert_eq!(rows.iter().filter(|(_, row)| row.is_ok()).map(|(line, _)| *line).collect::<Vec<_>>(), [2, 10]);
+    }
+
+    /// The time of the middle row exists twice, so the row is held.
+    #[test]
+    fn a_bad_value_is_rejected_alone_if_its_row_has_another() {
+        let input = b"time,v,w,x\n2026-10-25 01:30:00,1,NaN,3\n2026-10-25 02:30:00,---,2,\n\
+                      2026-10-25 02:30:00,3,4,5\n2026-10-25 03:30:00,ERR,ERR,\n";
+        let times = Times::usual(TimeZone::get("Europe/Vienna").unwrap());
+        let options = Options { times, ..options(WantedDevice::Fixed("d".into())) };
+        let metrics = vec!["v".parse().unwrap(), "w".parse().unwrap(), "x".parse().unwrap()];
+        let wanted = Wanted { metrics, ..options.wanted };
+        let mut rows = Rows::open(&input[..], &Options { wanted, ..options }).unwrap();
+        let (mut text, mut found) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            while let Some(Row { line, outcome }) = rows.next(&mut text).unwrap() {
+                let json = String::from_utf8(text.clone()).unwrap();
+                let values = json.split(['{', '}']).nth(2).unwrap_or_default().to_owned();
+                match outcome {
+                    Outcome::Reading { bad_values, .. } => found.push((line, values, bad_values)),
+                    Outcome::Bad(why) => found.push((line, String::new(), vec![why])),
+                    Outcome::NoValues { .. } => panic!("line {line}"),
+                }
+            }
+            rows.end();
+        }
+        found.sort_unstable();
+        let found: Vec<(u64, &str, Vec<&str>)> = found
+            .iter()
+            .map(|(line, values, bad)| (*line, values.as_str(), bad.iter().map(String::as_str).collect()))
+            .collect();
+        let expected = [
+            (2, r#""v":1.0,"x":3.0"#, vec![r#"column "w": "NaN": not a finite number"#]),
+            (3, r#""w":2.0"#, vec![r#"column "v": "---": not a number"#]),
+            (4, r#""v":3.0,"w":4.0,"x":5.0"#, Vec::new()),
+            (5, "", vec![r#"column "v": "ERR": not a number"#]),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

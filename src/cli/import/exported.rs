@@ -68,7 +68,7 @@ impl ValueRows {
         line.insert("values".to_owned(), Map::from_iter([(series.into_owned(), number.into())]).into());
         serde_json::to_writer(&mut *text, &line).expect("a Vec takes any bytes");
         text.pop(); // the closing brace: the time follows
-        Ok(Converted { when, sender, empty_cells: 0, filled, values: 1 })
+        Ok(Converted { when, sender, empty_cells: 0, bad_values: Vec::new(), filled, values: 1 })
     }
 }
 

@@ -186,11 +186,12 @@ for a later row of their device. If none comes, they wait for a row of another d
 day at least. SIGTERM ends it: what is read is sent, at most within 10 seconds. Name the metrics with --metric, for \
 the first rows may not have a number in each column.
 
-The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
-row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
-repeat. It may be repeated: stored readings are not stored twice. With --progress, a repetition continues where the \
-import was, if the files have not changed since and the server has the same store. If several rows have the same \
-device, time and series, the last one wins, in the order of the files and of their rows.
+The import prints each rejected row and value with its file and line, and continues. A cell that is no number rejects \
+its value alone if the row has another. A quote that is not closed rejects its row, and so does text after a closing \
+quote, because following lines may be in the row: correct the quote, and repeat. It may be repeated: stored readings \
+are not stored twice. With --progress, a repetition continues where the import was, if the files have not changed \
+since and the server has the same store. If several rows have the same device, time and series, the last one wins, in \
+the order of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
@@ -326,7 +327,7 @@ async fn send_all(
             if notes.is_due(&batch) {
                 notes.confirm_store(sender, progress).await?;
             }
-            let unconverted = batch.done.as_ref().map_or(0, |done| done.rejected);
+            let unconverted = batch.done.as_ref().map_or((0, 0), |done| done.rejected);
             notes.note(&batch, progress.rejected_with(unconverted))?;
         }
     }
@@ -341,7 +342,7 @@ fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progre
         let start = if nth == 0 { start } else { 0 };
         let source = source::open(path, args.format, args.encoding, &progress.counts.bytes)?;
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
-        let batcher = batcher.with_rejected(&progress.counts.rejected);
+        let batcher = batcher.with_counts(&progress.counts);
         let read = match source.format {
             Format::Csv => read_csv(source, args, start, batcher, progress),
             Format::Ndjson => read_ndjson(source, start, batcher, progress),
@@ -387,8 +388,12 @@ fn send_rows<R: BufRead>(
         }
         add(&progress.counts.rows, 1);
         match outcome {
-            Outcome::Reading { readings, empty_cells } => {
+            Outcome::Reading { readings, empty_cells, bad_values } => {
                 add(&progress.counts.empty_cells, empty_cells);
+                add(&progress.counts.rejected_values, bad_values.len() as u64);
+                for why in &bad_values {
+                    progress.list_rejection(name, line, why);
+                }
                 batcher.push(line, &text, Some(readings), rows.returned_to())?;
             }
             Outcome::NoValues { empty_cells } => {

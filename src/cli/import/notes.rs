@@ -87,7 +87,7 @@ impl Notes {
     pub(super) fn begin(&self, file: &Path) -> anyhow::Result<()> {
         let shown = file.display().to_string();
         let mark = Mark::unread(file).with_context(|| shown.clone())?;
-        let done = Done { line: 0, mark: Some(mark), header: None, rejected: 0 };
+        let done = Done { line: 0, mark: Some(mark), header: None, rejected: (0, 0) };
         self.file.save(&Place { file: shown, done, rejected: (0, 0), store: None })
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
         std::fs::write(&file, "ts,v\n1,1\n").unwrap();
         let mut notes = Notes::new(noted.clone(), &[file], false, &url).unwrap();
-        let done = Done { line: 2, mark: None, header: None, rejected: 0 };
+        let done = Done { line: 2, mark: None, header: None, rejected: (0, 0) };
         let batch = |file: &str| {
             let (body, lines, done) = ("".into(), vec![2], Some(done.clone()));
             Batch { file: file.into(), body, lines, done, readings: None }
@@ -230,7 +230,7 @@ mod tests {
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
         let notes = || Notes::new(noted.clone(), slice::from_ref(&file), false, "http://h").unwrap();
         std::fs::write(&file, "ts,v\n1,1\n").unwrap();
-        let done = Done { line: 2, mark: None, header: Some("ts,v\n".into()), rejected: 0 };
+        let done = Done { line: 2, mark: None, header: Some("ts,v\n".into()), rejected: (0, 0) };
         let (body, lines, reached) = ("".into(), vec![2], Some(done.clone()));
         let batch = Batch { file: "a.csv".into(), body, lines, done: reached, readings: None };
         notes().note(&batch, (3, 4)).unwrap();

@@ -28,12 +28,21 @@ pub(super) struct Counts {
     pub(super) rows: AtomicU64,
     /// Rows that the import could not convert.
     pub(super) rejected: AtomicU64,
+    /// Values that the import could not convert, of other rows.
+    pub(super) rejected_values: AtomicU64,
     /// The counts of the answers. A dry run counts as accepted what it would have sent.
     answers: Mutex<client::Counts>,
     /// Empty cells of metrics.
     pub(super) empty_cells: AtomicU64,
     /// Rows in which no metric had a value.
     pub(super) empty_rows: AtomicU64,
+}
+
+impl Counts {
+    /// The numbers of rows, and of values of other rows, that the import could not convert.
+    pub(super) fn unconverted(&self) -> (u64, u64) {
+        (load(&self.rejected), load(&self.rejected_values))
+    }
 }
 
 /// Shows the progress on standard error.
@@ -107,13 +116,13 @@ impl Progress {
     ///
     /// The import itself or the server has rejected them.
     pub(super) fn rejected(&self) -> (u64, u64) {
-        self.rejected_with(load(&self.counts.rejected))
+        self.rejected_with(self.counts.unconverted())
     }
 
-    /// The same, if the import itself has rejected `unconverted` readings.
-    pub(super) fn rejected_with(&self, unconverted: u64) -> (u64, u64) {
+    /// The same, if the import itself has rejected so many `rows` and `values`.
+    pub(super) fn rejected_with(&self, (rows, values): (u64, u64)) -> (u64, u64) {
         let answers = self.answers();
-        (unconverted + answers.rejected, answers.rejected_values)
+        (rows + answers.rejected, values + answers.rejected_values)
     }
 
     /// Adds the rejected readings and values of attempts that were interrupted.
@@ -191,7 +200,7 @@ impl Progress {
     }
 
     fn summary(&self) -> String {
-        let Counts { bytes, rows, rejected: unconverted, empty_cells, empty_rows, .. } = &self.counts;
+        let Counts { bytes, rows, rejected: unconverted, rejected_values, empty_cells, empty_rows, .. } = &self.counts;
         let answers = self.answers();
         let sent = if self.dry_run { "would be sent" } else { "accepted" };
         let mut summary = format!("{} rows read ({})", HumanCount(load(rows)), HumanBytes(load(bytes)));
@@ -207,7 +216,11 @@ impl Progress {
             let _ = write!(summary, ", {remark}");
         }
         drop(answers);
-        for (counter, what) in [(empty_cells, "empty cells skipped"), (empty_rows, "rows without values")] {
+        for (counter, what) in [
+            (rejected_values, "values not converted"),
+            (empty_cells, "empty cells skipped"),
+            (empty_rows, "rows without values"),
+        ] {
             if load(counter) > 0 {
                 let _ = write!(summary, ", {} {what}", HumanCount(load(counter)));
             }
@@ -276,11 +289,14 @@ mod tests {
         let summary = progress.summary();
         assert!(summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, "), "{summary}");
         progress.counts.rejected.store(98, Ordering::Relaxed);
+        progress.counts.rejected_values.store(7, Ordering::Relaxed);
         progress.counts.empty_cells.store(4, Ordering::Relaxed);
         progress.counts.empty_rows.store(2, Ordering::Relaxed);
         let summary = progress.summary();
-        let expected = "accepted, 98 rejected (98 not converted), 4 empty cells skipped, 2 rows without values, ";
+        let expected = "accepted, 98 rejected (98 not converted), 7 values not converted, 4 empty cells skipped, \
+                        2 rows without values, ";
         assert!(summary.contains(expected), "{summary}");
+        assert_eq!(progress.rejected(), (98, 7));
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(super) struct Held {
     pub(super) text: Vec<u8>,
     /// The number of empty cells.
     pub(super) empty_cells: u64,
+    /// Why each value that it lacks is rejected.
+    pub(super) bad_values: Vec<String>,
     /// The columns of its values, in ascending order.
     pub(super) filled: Vec<usize>,
     /// The two instants that the local time of the row may be.
@@ -54,7 +56,8 @@ pub(super) struct Held {
 
 impl Held {
     fn bytes(&self) -> usize {
-        self.text.len() + self.filled.len() * size_of::<usize>() + ROW_BYTES
+        let bad: usize = self.bad_values.iter().map(|why| why.len() + size_of::<String>()).sum();
+        self.text.len() + bad + self.filled.len() * size_of::<usize>() + ROW_BYTES
     }
 
     fn shares_column(&self, other: &Self) -> bool {
@@ -251,7 +254,8 @@ mod tests {
             let line = at as u64;
             let found = if (0..HOUR).contains(&minute) {
                 let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: minute, second_ms: minute + HOUR };
-                let row = Held { line, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
+                let row =
+                    Held { line, text: Vec::new(), empty_cells: 0, bad_values: Vec::new(), filled: vec![1], twice };
                 hours.hold("d", row).unwrap()
             } else {
                 let ms = if minute < 0 { minute } else { minute + HOUR };
@@ -309,7 +313,8 @@ mod tests {
         let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
         assert!(hours.pass("d", -HOUR).is_empty());
         for (line, column) in [(1, 1), (2, 2)] {
-            let row = Held { line, text: vec![b'x'; 9], empty_cells: 0, filled: vec![column], twice };
+            let (text, filled) = (vec![b'x'; 9], vec![column]);
+            let row = Held { line, text, empty_cells: 0, bad_values: Vec::new(), filled, twice };
             assert!(hours.hold("d", row).unwrap().is_empty());
         }
         assert_eq!(hours.first_line(), Some(1));
@@ -321,7 +326,10 @@ mod tests {
         const LATER: i64 = HOUR + SILENT_MS + 1;
         let mut hours = RepeatedHour::new();
         let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
-        let row = || Held { line: 7, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
+        let row = || {
+            let (text, bad_values, filled) = (Vec::new(), Vec::new(), vec![1]);
+            Held { line: 7, text, empty_cells: 0, bad_values, filled, twice }
+        };
         for device in ["silent", "d"] {
             assert!(hours.hold(device, row()).unwrap().is_empty());
         }
@@ -346,7 +354,10 @@ mod tests {
     fn rows_are_held_up_to_a_number_of_bytes() {
         let mut hours = RepeatedHour::new();
         let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
-        let row = |line| Held { line, text: vec![0; 1 << 20], empty_cells: 0, filled: Vec::new(), twice };
+        let row = |line| {
+            let (text, bad_values, filled) = (vec![0; 1 << 20], Vec::new(), Vec::new());
+            Held { line, text, empty_cells: 0, bad_values, filled, twice }
+        };
         let error = (1..100).find_map(|line| hours.hold("d", row(line)).err()).unwrap();
         assert!(error.to_string().starts_with("line 64: more than 64 MiB of rows"), "{error}");
     }
