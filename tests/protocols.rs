@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::{Server, Setup, binary, wait_until};
+use crate::harness::{Database, Server, Setup, binary, wait_until};
 use crate::udp::Sender;
 
 #[tokio::test]
@@ -138,6 +138,19 @@ async fn readings_that_overwrite_others_of_their_request_are_counted_and_named()
     let metrics = server.metrics().await;
     let overwritten = |protocol| metrics.count_where("tidegauge_readings_overwritten_total", &[("protocol", protocol)]);
     assert_eq!((overwritten("http"), overwritten("influx")), (2, 3), "measurement and field are one name");
+}
+
+#[tokio::test]
+async fn later_values_of_a_request_are_ignored_in_time_series_mode() {
+    let database = Database::new();
+    let server = Server::start(Setup::timeseries(&database)).await;
+    let reading = |value: u32| json!({ "deviceId": "a", "ts": "2024-04-20T14:00:10Z", "values": { "y": value } });
+    let answer = server.ingest(&json!([reading(1), reading(2)])).await;
+    assert_eq!(answer.json(), json!({ "accepted": 2, "ignored": 1, "ignoredFields": ["y"] }));
+    assert_eq!(server.readings("a").await[0]["values"], json!({ "y": 1.0 }));
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count_where("tidegauge_fields_ignored_total", &[("reason", "later_value")]), 1);
+    assert_eq!(metrics.count("tidegauge_readings_overwritten_total"), 0);
 }
 
 pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {

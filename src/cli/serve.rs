@@ -279,10 +279,11 @@ impl Service {
         let refusals = Arc::new(RefusalLog::default());
         let of_refusals = Arc::clone(&refusals);
         helpers.push(tokio::spawn(async move { of_refusals.run().await }));
+        let rules = options::rules(config, store.keeps());
         let app = App {
             gate: Arc::new(Gate::new(Tokens::new(config))),
             hosts: options::hosts(config),
-            ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics), clock.clone()),
+            ingest: Ingest::new(Arc::clone(&log), rules, devices, Arc::clone(&metrics), clock.clone()),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&pipeline), options::query(config)),
             pipeline,
             store_id: known_id,

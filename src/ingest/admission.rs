@@ -16,7 +16,7 @@ use foldhash::fast::RandomState;
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::common::work;
 use crate::log::{Batch, BatchBuilder, PushError};
-use crate::model::{DEVICE_ID_MAX_BYTES, series};
+use crate::model::{DEVICE_ID_MAX_BYTES, Keep, series};
 use crate::telemetry::RefusalEntry;
 use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source};
 
@@ -43,6 +43,8 @@ pub struct Rules {
     pub max_readings: usize,
     /// The limits of one reading.
     pub limits: Limits,
+    /// Which of several values of one identity the store keeps.
+    pub keep: Keep,
 }
 
 /// A rejected reading or value, as the answer lists it.
@@ -305,8 +307,12 @@ impl<'r> Admission<'r> {
     pub(super) fn finish(self) -> (Batch, Receipt) {
         let retry_after = self.device_check.and_then(RequestCheck::end);
         let batch = self.batch.finish();
-        let overwritten = self.overwrite_check.end(&batch, self.scope);
-        (batch, Receipt { overwritten, retry_after, ..self.receipt })
+        let overwritten = self.overwrite_check.end(&batch, self.scope, self.rules.keep);
+        let mut receipt = Receipt { overwritten, retry_after, ..self.receipt };
+        if self.rules.keep == Keep::First {
+            receipt.ignore_later_values();
+        }
+        (batch, receipt)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::access::DeviceScope;
 use crate::config::LineProtocol;
 use crate::limits::{Quota, Rate};
 use crate::log::{Batch, MAX_PAYLOAD_BYTES};
+use crate::model::Keep;
 use crate::wire::line_protocol::{self, Options, Precision};
 use crate::wire::{Format, Incoming, Limits, Sink as _, Source};
 
@@ -44,6 +45,7 @@ fn admit_all(now_ms: i64, count: usize, parse: impl FnOnce(&mut Admission<'_>)) 
         max_future: Duration::from_secs(600),
         max_readings: count,
         limits: Limits { max_metrics: 100, max_metadata_bytes: 4_096 },
+        keep: Keep::Last,
     };
     let check = Some(DEVICES.check_request(Quota::unlimited(), Instant::now(), now_ms));
     let sender = (DeviceScope::all(), Quota::unlimited());

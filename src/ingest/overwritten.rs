@@ -1,8 +1,10 @@
 //! The detection of readings that overwrite others of the same request.
 //!
-//! If two values of one request have the same device, instant and series, the store keeps the later value.
-//! Senders rarely mean that. So a reading that replaces another value of its request is counted, and the
-//! answer names the first of these readings.
+//! If two values of one request have the same device, instant and series, the store keeps one of them
+//! ([`Keep`]). Senders rarely mean that. If it keeps the last value, a reading that replaces another value of
+//! its request is counted, and the answer names the first of these readings. If it keeps the first value, a
+//! reading with another value overwrites nothing: it counts as ignored
+//! ([`Ignored::LaterValue`](crate::wire::Ignored::LaterValue)).
 //!
 //! Each reading has a key here: a hash of its device and its instant. The values of two readings are compared
 //! only if their keys are equal. The keys have 64 bits and depend on a random seed, so readings with equal
@@ -14,6 +16,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::access::DeviceScope;
 use crate::log::Batch;
 use crate::log::batch::{BatchView, Step};
+use crate::model::Keep;
 
 /// The most overwriting readings that an answer names.
 const MAX_NAMED: usize = 10;
@@ -64,9 +67,11 @@ impl OverwriteCheck {
     }
 
     /// Finds the overwritten values. `batch` has exactly the readings that were noted.
-    pub(super) fn end(self, batch: &Batch, scope: &DeviceScope) -> Overwritten {
+    ///
+    /// With [`Keep::First`], it finds the readings with another value than the first instead.
+    pub(super) fn end(self, batch: &Batch, scope: &DeviceScope, keep: Keep) -> Overwritten {
         let shared = self.shared_keys();
-        if shared.is_empty() { Overwritten::default() } else { self.compare(&shared, batch, scope) }
+        if shared.is_empty() { Overwritten::default() } else { self.compare(&shared, batch, scope, keep) }
     }
 
     /// The keys that several readings have.
@@ -98,7 +103,13 @@ impl OverwriteCheck {
 
     /// Compares the values of the readings that share a key.
     #[cold]
-    fn compare(&self, shared: &HashSet<u64, RandomState>, batch: &Batch, scope: &DeviceScope) -> Overwritten {
+    fn compare(
+        &self,
+        shared: &HashSet<u64, RandomState>,
+        batch: &Batch,
+        scope: &DeviceScope,
+        keep: Keep,
+    ) -> Overwritten {
         let mut found = Overwritten::default();
         let Ok(BatchView { names, steps }) = BatchView::new(batch.payload()) else { return found };
         let mut known: HashMap<(u64, u16), u64, RandomState> = HashMap::default();
@@ -112,14 +123,17 @@ impl OverwriteCheck {
                     if !shared.contains(key) {
                         continue;
                     }
-                    let mut replaced = None;
+                    let mut differs = None;
                     for (name, value) in values {
-                        let earlier = known.insert((*key, name), value.to_bits());
-                        if earlier.is_some_and(|earlier| earlier != value.to_bits()) {
-                            replaced = replaced.or(Some(name));
+                        let kept = known.entry((*key, name)).or_insert(value.to_bits());
+                        if *kept != value.to_bits() {
+                            differs = differs.or(Some(name));
+                            if keep == Keep::Last {
+                                *kept = value.to_bits();
+                            }
                         }
                     }
-                    if let Some(name) = replaced {
+                    if let Some(name) = differs {
                         let metric = names[usize::from(name)].text;
                         found.add(scope.to_client_id(device).unwrap_or(device), ts_ms, metric);
                     }
@@ -156,8 +170,8 @@ mod tests {
         (0u8..3, 0i64..3, prop::collection::btree_map(0u8..4, 0i8..2, 1..4))
     }
 
-    /// The devices, instants and metrics of readings that replace a value of an earlier reading.
-    fn found(readings: &[Reading]) -> Vec<(String, i64, String)> {
+    /// The devices, instants and metrics of readings with another value than the one that is kept so far.
+    fn found(keep: Keep, readings: &[Reading]) -> Vec<(String, i64, String)> {
         let (mut check, mut batch) = (OverwriteCheck::default(), BatchBuilder::default());
         let hasher = RandomState::default();
         for (device, ts_ms, values) in readings {
@@ -166,28 +180,34 @@ mod tests {
             batch.push(&device, None, *ts_ms, names.iter().map(|(name, value)| (&**name, *value))).unwrap();
             check.note(hasher.hash_one(device), *ts_ms);
         }
-        let found = check.end(&batch.finish(), DeviceScope::all());
+        let found = check.end(&batch.finish(), DeviceScope::all(), keep);
         assert_eq!(found.first.len(), (found.readings as usize).min(MAX_NAMED));
         found.first.into_iter().map(|value| (value.device.into(), value.ts_ms, value.metric.into())).collect()
     }
 
     proptest! {
         #[test]
-        fn a_reading_overwrites_when_a_map_of_all_values_changes(
+        fn a_reading_counts_when_a_map_of_all_values_has_another_one(
+            keep in prop_oneof![Just(Keep::First), Just(Keep::Last)],
             readings in prop::collection::vec(any_reading(), 0..30),
         ) {
-            let (mut known, mut expected) = (BTreeMap::new(), Vec::new());
+            let (mut known, mut expected) = (BTreeMap::<(u8, i64, u8), i8>::new(), Vec::new());
             for (device, ts_ms, values) in &readings {
-                let mut changed = values.iter().filter(|(name, value)| {
-                    known.insert((*device, *ts_ms, **name), **value).is_some_and(|earlier| earlier != **value)
+                let mut others = values.iter().filter(|(name, value)| {
+                    let identity = (*device, *ts_ms, **name);
+                    let earlier = known.get(&identity).copied();
+                    if earlier.is_none() || keep == Keep::Last {
+                        known.insert(identity, **value);
+                    }
+                    earlier.is_some_and(|earlier| earlier != **value)
                 });
-                if let Some((name, _)) = changed.next() {
+                if let Some((name, _)) = others.next() {
                     expected.push((device.to_string(), *ts_ms, name.to_string()));
                 }
-                changed.for_each(drop); // the filter also notes the other values
+                others.for_each(drop); // the filter also notes the other values
             }
             expected.truncate(MAX_NAMED);
-            prop_assert_eq!(found(&readings), expected);
+            prop_assert_eq!(found(keep, &readings), expected);
         }
     }
 
@@ -199,6 +219,6 @@ mod tests {
             check.start_datagram();
             check.note(7, 5);
         }
-        assert_eq!(check.end(&batch.finish(), DeviceScope::all()), Overwritten::default());
+        assert_eq!(check.end(&batch.finish(), DeviceScope::all(), Keep::Last), Overwritten::default());
     }
 }

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::limits::{Limiter, Rate};
 use crate::log::{Instruments, MinFree, Options, Sync};
+use crate::model::Keep;
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Limits, Sink};
 
@@ -15,6 +16,7 @@ const RULES: Rules = Rules {
     max_future: Duration::from_secs(600),
     max_readings: 10,
     limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
+    keep: Keep::Last,
 };
 
 /// Admission with its log and metrics.
@@ -27,6 +29,10 @@ struct Edge {
 
 impl Edge {
     fn new(log_bytes: u64) -> Self {
+        Self::with_rules(log_bytes, RULES)
+    }
+
+    fn with_rules(log_bytes: u64, rules: Rules) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = Options {
             dir: folder.path().to_owned(),
@@ -38,7 +44,7 @@ impl Edge {
         };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let (metrics, exposition) = Metrics::new();
-        let ingest = Ingest::new(Arc::clone(&log), RULES, None, Arc::new(metrics), Clock::system());
+        let ingest = Ingest::new(Arc::clone(&log), rules, None, Arc::new(metrics), Clock::system());
         Self { _folder: folder, log, ingest, exposition }
     }
 
@@ -206,6 +212,15 @@ async fn remarks_count_only_what_is_appended() {
     let refused = edge.send_with_remarks(2, true).await.unwrap_err();
     assert!(matches!(refused, IngestError::Failed(AppendError::Closed)), "{refused}");
     assert_eq!(edge.remarks(), [1, 2, 2]);
+}
+
+#[tokio::test]
+async fn later_values_are_ignored_if_the_store_keeps_the_first() {
+    let edge = Edge::with_rules(1 << 20, Rules { keep: Keep::First, ..RULES });
+    let receipt = edge.send_with_remarks(3, true).await.unwrap();
+    assert_eq!((receipt.accepted, &receipt.overwritten), (3, &Overwritten::default()));
+    assert_eq!(receipt.ignored.names(), ["x", "m"].map(Box::<str>::from));
+    assert_eq!(edge.remarks(), [0, 3, 5], "3 unknown keys and 2 later values");
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ impl From<SeriesError> for Rejection {
     }
 }
 
-/// The parts of a body that a parser drops on purpose.
+/// The parts of a body that are dropped on purpose.
 ///
 /// They are the `reason` of `tidegauge_fields_ignored_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
@@ -203,6 +203,8 @@ pub enum Ignored {
     ///
     /// It meets no condition of the webhook, or its array of readings is empty.
     Event,
+    /// A value of an identity that has another value before it in the body, which the store keeps.
+    LaterValue,
 }
 
 impl Ignored {
@@ -218,6 +220,7 @@ impl Ignored {
             Self::NonFinite | Self::Derived => matches!(format, Format::RemoteWrite),
             Self::Attribute => matches!(format, Format::Otlp),
             Self::Array | Self::Event => matches!(format, Format::Webhook),
+            Self::LaterValue => true,
         }
     }
 }

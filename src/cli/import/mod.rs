@@ -186,17 +186,19 @@ for a later row of their device. If none comes, they wait for a row of another d
 day at least. SIGTERM ends it: what is read is sent, at most within 10 seconds. Name the metrics with --metric, for \
 the first rows may not have a number in each column.
 
-The import prints each rejected row and value with its file and line, and continues. A cell that is no number rejects \
-its value alone if the row has another. A quote that is not closed rejects its row, and so does text after a closing \
-quote, because following lines may be in the row: correct the quote, and repeat. It may be repeated: stored readings \
-are not stored twice. With --progress, a repetition continues where the import was, if the files have not changed \
-since and the server has the same store. If several rows have the same device, time and series, the last one wins, in \
-the order of the files and of their rows.
+The import prints each rejected row and value with its file and line, and continues; on a terminal it prints the first \
+20 only, with --follow 20 a minute, and the server names 100 of a request. A cell that is no number rejects its value \
+alone if the row has another. A quote that is not closed rejects its row, and so does text after a closing quote, \
+because following lines may be in the row: correct the quote, and repeat. It may be repeated: stored readings are not \
+stored twice. With --progress, a repetition continues where the import was, if the files have not changed since and \
+the server has the same store. If several rows have the same device, time and series, the last one wins, in the order \
+of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
 imported value replaces a stored one of the same device, time and series, also a newer one: import an old export only \
-where nothing was corrected since.
+where nothing was corrected since. A server in time-series mode keeps the first of several values instead, and counts \
+the later ones of a request as ignored fields.
 
 Exit status: 0 if every reading and value was accepted, 1 if some were rejected or the import failed, 64 for bad \
 usage.";

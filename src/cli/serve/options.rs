@@ -14,7 +14,7 @@ use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
-use tidegauge::model::Hour;
+use tidegauge::model::{Hour, Keep};
 use tidegauge::store::UnreadableDocuments;
 use tidegauge::store::mongodb::MongodbOptions;
 use tidegauge::store::sqlite::{self, SqliteStore};
@@ -156,7 +156,8 @@ fn disk_of(path: &Path) -> Option<u64> {
     absolute.ancestors().find_map(|path| std::fs::metadata(path).ok()).map(|found| found.dev())
 }
 
-pub(super) fn rules(config: &Config) -> Rules {
+/// The rules of admission before a store that keeps this one of several values.
+pub(super) fn rules(config: &Config, keep: Keep) -> Rules {
     Rules {
         max_age: config.retention.readings.period().map(Period::as_duration),
         max_future: config.ingest.max_future.as_duration(),
@@ -165,6 +166,7 @@ pub(super) fn rules(config: &Config) -> Rules {
             max_metrics: config.ingest.max_metrics_per_reading,
             max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
         },
+        keep,
     }
 }
 

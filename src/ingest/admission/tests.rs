@@ -10,6 +10,7 @@ const RULES: Rules = Rules {
     max_future: Duration::from_secs(600),
     max_readings: 1_000,
     limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
+    keep: Keep::Last,
 };
 
 /// The admission of a JSON request.

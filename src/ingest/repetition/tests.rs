@@ -12,6 +12,7 @@ use crate::common::clock::Clock;
 use crate::ingest::{Receipt, Rules};
 use crate::limits::Quota;
 use crate::log::{Instruments, MinFree, Options, Position, Sync};
+use crate::model::Keep;
 use crate::telemetry::Metrics;
 use crate::wire::{Format, Incoming, Limits, Sink, Source};
 
@@ -20,6 +21,7 @@ const RULES: Rules = Rules {
     max_future: Duration::from_secs(600),
     max_readings: 10,
     limits: Limits { max_metrics: 9, max_metadata_bytes: 99 },
+    keep: Keep::Last,
 };
 
 /// A value in the log: device, metadata, instant, series, value.

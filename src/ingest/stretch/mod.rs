@@ -19,7 +19,7 @@ use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
 use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
-use crate::model::DeviceIdCase;
+use crate::model::{DeviceIdCase, Keep};
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::remote_write::Version;
 use crate::wire::senml::{self, NameSplit};
@@ -147,6 +147,7 @@ fn cost_of(format: Format, body: &[u8], max_metadata_bytes: usize) -> Cost {
         max_future: Duration::from_secs(600),
         max_readings: 100_000,
         limits: Limits { max_metrics: 256, max_metadata_bytes },
+        keep: Keep::Last,
     };
     let work_before = work::so_far();
     let ((batch, _), allocated) = counting::counted(|| {

@@ -13,6 +13,7 @@ use crate::ingest::Rules;
 use crate::ingest::devices::{DeviceLimits, Devices};
 use crate::limits::{Limiter, Rate};
 use crate::log::{AppendError, Instruments, Log, MinFree, Options, Sync};
+use crate::model::Keep;
 use crate::telemetry::Exposition;
 use crate::wire::senml::NameSplit;
 use crate::wire::{Incoming, Limits, Sink as _, json};
@@ -41,6 +42,7 @@ impl Edge {
             max_future: Duration::from_secs(600),
             max_readings: 10,
             limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
+            keep: Keep::Last,
         };
         let limits = DeviceLimits {
             readings: device_rate,
