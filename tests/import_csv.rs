@@ -224,6 +224,19 @@ async fn rows_that_are_held_or_were_rejected_count_after_a_kill() {
     assert_eq!(readings(&server).await, week);
 }
 
+#[tokio::test]
+async fn each_rejected_row_is_listed_where_stderr_is_no_terminal() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("bad.csv");
+    std::fs::write(&file, format!("time,v\n1776693600,1\n{}", "noon,1\n".repeat(50))).expect("writable");
+    let done = run(&["import", path(&file), "--device", "d", "--dry-run"]).await;
+    assert!(done.code == Some(1) && done.stdout.contains("50 rejected (50 not converted)"), "{done:?}");
+    for line in 3..=52 {
+        assert!(done.stderr.contains(&format!("bad.csv:{line}: column \"time\": \"noon\": not a time")), "{line}");
+    }
+    assert!(!done.stderr.contains("more rejections"), "{done:?}");
+}
+
 /// The break is among the rows that tell the columns, or after them.
 #[tokio::test]
 async fn the_rows_before_a_break_are_sent_and_the_error_names_the_line() {

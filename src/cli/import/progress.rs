@@ -13,7 +13,7 @@ use tidegauge::client;
 
 use super::send::{reasons, remarks};
 
-/// The number of rejected readings that are listed one by one.
+/// The number of rejections that are listed on a terminal, or in a minute of a followed file.
 const LISTED_REJECTIONS: u64 = 20;
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -135,12 +135,26 @@ impl Progress {
         self.counts.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists a rejected reading, unless too many are listed already.
+    /// Lists a rejected reading or value, unless too many are listed already.
     ///
     /// It does not count the reading.
     pub(super) fn list_rejection(&self, file: &str, line: u64, why: &str) {
-        if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS {
+        if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS || self.lists_all() {
             self.note(&format!("{file}:{line}: {why}"));
+        }
+    }
+
+    /// Whether all rejections are listed. They would flood a terminal, or the log of a followed file.
+    fn lists_all(&self) -> bool {
+        self.bar.is_none() && !self.is_followed
+    }
+
+    /// Prints how many rejections were not listed, and begins the list again.
+    fn end_list(&self) {
+        let hidden = self.listed.swap(0, Ordering::Relaxed).saturating_sub(LISTED_REJECTIONS);
+        if hidden > 0 && !self.lists_all() {
+            let hint = if self.is_followed { "" } else { "; to list all, write stderr to a file: 2> FILE" };
+            eprintln!("... and {} more rejections{hint}", HumanCount(hidden));
         }
     }
 
@@ -175,7 +189,7 @@ impl Progress {
                     bar.set_message(self.state());
                 }
                 None if self.is_followed => {
-                    self.listed.store(0, Ordering::Relaxed);
+                    self.end_list();
                     let state = self.state();
                     if state != last {
                         eprintln!("{state}");
@@ -192,10 +206,7 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        let ((rejected, _), shown) = (self.rejected(), load(&self.listed).min(LISTED_REJECTIONS));
-        if rejected > shown && shown > 0 {
-            eprintln!("... and {} more rejected readings", HumanCount(rejected - shown));
-        }
+        self.end_list();
         self.summary()
     }
 

@@ -39,7 +39,7 @@ pub(super) fn reasons(counts: &Counts) -> impl Iterator<Item = String> {
     let listed: u64 = counts.by_code.values().sum();
     let unlisted = counts.rejected.saturating_add(counts.rejected_values).saturating_sub(listed);
     let by_code = counts.by_code.iter().map(|(code, count)| (*count, *code));
-    let all = by_code.chain([(unlisted, "not listed")]).filter(|(count, _)| *count > 0);
+    let all = by_code.chain([(unlisted, "not listed by the server")]).filter(|(count, _)| *count > 0);
     all.map(|(count, code)| format!("{} {code}", HumanCount(count)))
 }
 
@@ -169,7 +169,8 @@ mod tests {
         let same = "overwrote another one of the same device, time and series";
         let expected = format!("3 values rejected, 4 readings {same}, 1,000 fields ignored");
         assert_eq!(words(&mut remarks(&answer.counts)), expected);
-        assert_eq!(words(&mut reasons(&answer.counts)), "1 invalid_json, 1 timestamp_in_future, 3 not listed");
+        let expected = "1 invalid_json, 1 timestamp_in_future, 3 not listed by the server";
+        assert_eq!(words(&mut reasons(&answer.counts)), expected);
         let older = "1 reading older than what the server has, 2 values older than what the server has";
         assert_eq!(words(&mut remarks(&Counts { older: 1, older_values: 2, ..Counts::default() })), older);
     }
