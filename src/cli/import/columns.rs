@@ -77,9 +77,14 @@ fn end_of_name(text: &str) -> Option<usize> {
     })
 }
 
+/// The most characters of the names of columns in an error.
+const LISTED_CHARS: usize = 1000;
+
 /// Why the columns of a file cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ColumnsError {
+    #[error("the file is empty, besides comments and blank or skipped lines")]
+    Empty,
     #[error(
         "several of the characters , ; | and tab may separate the columns: name one, such as --delimiter ';' (in \
          quotes)"
@@ -322,8 +327,13 @@ impl<'a> Header<'a> {
         }
     }
 
+    /// The names for an error, or the first of very many.
     fn list(&self) -> String {
-        self.names.iter().map(|name| name.text).collect::<Vec<_>>().join(", ")
+        let list = self.names.iter().map(|name| name.text).collect::<Vec<_>>().join(", ");
+        match list.char_indices().nth(LISTED_CHARS) {
+            Some((end, _)) => format!("{}... of {}", &list[..end], self.names.len()),
+            None => list,
+        }
     }
 }
 
@@ -534,5 +544,8 @@ mod tests {
         assert_eq!(find(&table, WantedDevice::Customary, &[]), Err(ColumnsError::NoDevice("time, temp".into())));
         let table: [&[&str]; 2] = [&["time", "state"], &["1", "on"]];
         assert_eq!(find(&table, fixed(), &[]), Err(ColumnsError::NoValues("time, state".into())));
+        let many = vec!["ä"; 200_000];
+        let shown = format!("{}ä... of 200000", "ä, ".repeat(333));
+        assert_eq!(find(&[&many[..]], fixed(), &[]), Err(ColumnsError::NoTime(shown)));
     }
 }

@@ -138,6 +138,9 @@ impl<R: BufRead> Rows<R> {
         let Preamble { header, lines, delimiter } = Preamble::read(&mut input, *given, *skip_lines)?;
         let mut input = Input::new(Cursor::new(header).chain(input), delimiter, lines, true);
         let header = input.header()?;
+        if header.is_empty() {
+            return Err(ColumnsError::Empty.into());
+        }
         let mut record = StringRecord::new();
         let (mut sample, mut failed) = (VecDeque::new(), None);
         while sample.len() < SAMPLE_ROWS && failed.is_none() {
@@ -775,7 +778,10 @@ mod tests {
     #[test]
     fn a_file_without_a_header_is_refused() {
         let options = options(WantedDevice::Customary);
-        assert!(matches!(Rows::open(&b""[..], &options), Err(CsvError::Columns(_))));
+        for empty in ["", "\n \r\n", "# time,v\n"] {
+            let opened = Rows::open(empty.as_bytes(), &options);
+            assert!(matches!(opened, Err(CsvError::Columns(ColumnsError::Empty))), "{empty:?}");
+        }
         assert!(matches!(Rows::open(&b"\xff,v\n"[..], &options), Err(CsvError::Header(_))));
     }
 }

@@ -99,6 +99,13 @@ pub(super) fn begin(
         Some(format) => format,
         None => format_of_content(fill(&mut input)?),
     };
+    if format == Format::Ndjson
+        && let Some(convert) = converter_of(fill(&mut input)?)
+    {
+        let why =
+            format!("{name} has a JSON value over several lines; in NDJSON, each line is one: {convert} OLD > NEW");
+        return Err(Usage(why).into());
+    }
     Ok(Source { name, format, input })
 }
 
@@ -172,6 +179,16 @@ fn format_of_content(start: &[u8]) -> Format {
         Some(b'{' | b'[') => Format::Ndjson,
         _ => Format::Csv,
     }
+}
+
+/// The program that writes each value on a line of its own.
+///
+/// `None`: the first line is more than the begin of a value.
+fn converter_of(start: &[u8]) -> Option<&'static str> {
+    let start = start.trim_ascii_start();
+    let line = start.split(|byte| *byte == b'\n').next()?;
+    let is_begin = line.len() < start.len() && line.iter().all(|byte| b"[{ \t\r".contains(byte));
+    is_begin.then(|| if line.starts_with(b"[") { "jq -c '.[]'" } else { "jq -c ." })
 }
 
 fn extension(path: &Path) -> Option<String> {
@@ -273,6 +290,25 @@ mod tests {
         assert_eq!(read("a", b"[").0, Format::Ndjson);
         assert_eq!(read("a", b"ts,v").0, Format::Csv);
         assert_eq!(read("a", b"").0, Format::Csv);
+    }
+
+    #[test]
+    fn json_over_several_lines_is_refused_with_the_program_that_converts_it() {
+        for (text, convert) in [
+            (&b"\n[\r\n  {\"deviceId\":\"a\"}\r\n]"[..], Some("jq -c '.[]'")),
+            (b"[ {\n", Some("jq -c '.[]'")),
+            (b"{\n  \"deviceId\": \"a\"", Some("jq -c .")),
+            (b"[", None),
+            (b"[]\n[]\n", None),
+            (b"{\"deviceId\":\"a\"}\n", None),
+        ] {
+            let input = Box::new(io::Cursor::new(text.to_vec()));
+            let begun = begin("f".into(), Path::new("f.jsonl"), input, None, Encoding::Utf8);
+            let expected = convert.map(|convert| {
+                format!("f has a JSON value over several lines; in NDJSON, each line is one: {convert} OLD > NEW")
+            });
+            assert_eq!(begun.err().map(|error| error.to_string()), expected);
+        }
     }
 
     #[test]

@@ -293,7 +293,8 @@ impl Lines<'_> {
         };
         let Ok(Err(error)) = self.decoded(name, first).map(|input| Rows::open(input, &options)) else { return false };
         match error {
-            CsvError::Header(_) | CsvError::Columns(ColumnsError::NoTime(_) | ColumnsError::Delimiter) => true,
+            CsvError::Header(_)
+            | CsvError::Columns(ColumnsError::Empty | ColumnsError::NoTime(_) | ColumnsError::Delimiter) => true,
             CsvError::Columns(ColumnsError::Absent(column, _)) => is_of_time(&column),
             _ => false,
         }
