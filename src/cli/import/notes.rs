@@ -17,6 +17,9 @@ use super::source;
 
 /// The least time between two saves within a file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// The advice if the notes are of other files, or the files have changed.
+const ADVICE: &str = "repeat that import if its files are as they were, or remove the file to begin again, which \
+                      stores nothing twice; --follow reads a file that grows";
 
 /// The file and the line that an import has reached.
 ///
@@ -69,7 +72,7 @@ impl Notes {
             named.push(format!("{} of {bytes} bytes, changed at {changed}", file.display()));
         }
         let shown = path.display().to_string();
-        let file = ProgressFile::new(path, &[named.join(", "), url.to_owned()]);
+        let file = ProgressFile::new(path, &[named.join(", "), url.to_owned()]).with_advice(ADVICE);
         Ok(Self { file, shown, do_grow, store: None, is_confirmed: false, last: None, saved: None })
     }
 
@@ -241,6 +244,7 @@ mod tests {
         std::fs::write(&file, "ts,v\n2,2\n").unwrap();
         let later = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();
-        assert!(notes().place().unwrap_err().to_string().contains("is of a copy from"));
+        let refused = notes().place().unwrap_err().to_string();
+        assert!(refused.contains("is of a copy from") && refused.ends_with(ADVICE), "{refused}");
     }
 }

@@ -28,6 +28,8 @@ pub(in super::super) struct ProgressFile {
     path: PathBuf,
     from: String,
     to: String,
+    /// The advice if the file is of another copy.
+    advice: &'static str,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -41,7 +43,12 @@ struct Saved<P> {
 
 impl ProgressFile {
     pub(in super::super) fn new(path: PathBuf, [from, to]: &[String; 2]) -> Self {
-        Self { path, from: from.clone(), to: to.clone() }
+        Self { path, from: from.clone(), to: to.clone(), advice: "finish that one, or remove the file" }
+    }
+
+    /// Gives other advice if the file is of another copy.
+    pub(in super::super) fn with_advice(self, advice: &'static str) -> Self {
+        Self { advice, ..self }
     }
 
     /// The place at which the command continues; `None`: at the beginning.
@@ -57,7 +64,7 @@ impl ProgressFile {
         })?;
         if (&saved.from, &saved.to) != (&self.from, &self.to) {
             let (path, Saved { from, to, .. }) = (shown(), saved);
-            let why = format!("{path} is of a copy from {from} to {to}: finish that one, or remove the file");
+            let why = format!("{path} is of a copy from {from} to {to}: {}", self.advice);
             return Err(Usage(why).into());
         }
         Ok(Some(saved.place))
