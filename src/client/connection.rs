@@ -9,8 +9,9 @@ use reqwest::{Certificate, ClientBuilder, Identity, Url};
 
 use super::trouble::Hints;
 use super::{Client, FORWARDER, OWN_NAME};
-use crate::common::small_file::read_small_file;
+use crate::common::small_file::{read_small_file, without_byte_order_mark};
 use crate::limits::{Limiter, Rate};
+use crate::tls::private_key;
 
 /// The time limit of making a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -138,7 +139,11 @@ fn trusting(options: &Options) -> Result<ClientBuilder, BadOptions> {
         None => http,
     };
     let Some([certificate, key]) = &options.identity else { return Ok(http) };
-    let both = [read(key, "--client-key")?, read(certificate, "--client-cert")?].join(&b'\n');
+    let (of_key, of_certificate) = (read(key, "--client-key")?, read(certificate, "--client-cert")?);
+    if let Err(problem) = private_key(&of_key) {
+        return Err(bad(format!("{} (--client-key) {problem}", key.display()), None));
+    }
+    let both = [of_key, of_certificate].join(&b'\n');
     let (certificate, key) = (certificate.display(), key.display());
     let what =
         || format!("{certificate} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
@@ -146,7 +151,8 @@ fn trusting(options: &Options) -> Result<ClientBuilder, BadOptions> {
 }
 
 fn read(file: &Path, key: &str) -> Result<Vec<u8>, BadOptions> {
-    read_small_file(file).map_err(|error| bad(format!("{} ({key})", file.display()), Some(error.into())))
+    let pem = read_small_file(file).map_err(|error| bad(format!("{} ({key})", file.display()), Some(error.into())))?;
+    Ok(without_byte_order_mark(pem))
 }
 
 fn bad(what: String, source: Option<Box<dyn Error + Send + Sync>>) -> BadOptions {

@@ -54,6 +54,16 @@ pub fn read_small_regular_text(path: &Path) -> io::Result<String> {
     text_of(read_small_regular_file(path)?)
 }
 
+/// Removes the byte order mark at the start of a text, which some editors write.
+#[must_use]
+pub fn without_byte_order_mark(mut text: Vec<u8>) -> Vec<u8> {
+    const MARK: &[u8] = "\u{feff}".as_bytes();
+    if text.starts_with(MARK) {
+        text.drain(..MARK.len());
+    }
+    text
+}
+
 /// The rights of other users of this machine to a file, as bits: 4 to read, 2 to write, 1 to execute it.
 ///
 /// They are 0 if the file is not there.

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use memchr::memmem;
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -17,7 +19,7 @@ use rustls::{CertificateError, RootCertStore, ServerConfig};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
-use crate::common::small_file::{read_small_regular_file, rights_of_others};
+use crate::common::small_file::{read_small_regular_file, rights_of_others, without_byte_order_mark};
 use crate::config::{self, ClientCertificates};
 
 /// The files of `[http.tls]` or `[[mqtt]]` cannot be used.
@@ -167,7 +169,7 @@ impl<'a> PemFile<'a> {
     pub(crate) fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
         let pem = read_small_regular_file(path);
         let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
-        Ok(Self { key, path, pem })
+        Ok(Self { key, path, pem: without_byte_order_mark(pem) })
     }
 
     /// Returns all items of type `T` in the file, such as its certificates.
@@ -175,13 +177,13 @@ impl<'a> PemFile<'a> {
     /// A file without such an item is an error. `what` names the type in errors.
     pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
         let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
-        let all = all.map_err(|error| self.is_no_pem(what, &error))?;
-        if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
+        let all = all.map_err(|error| self.unusable(no_pem(what, &error)))?;
+        if all.is_empty() { Err(self.unusable(no_pem(what, &pem::Error::NoItemsFound))) } else { Ok(all) }
     }
 
     /// The first private key in the file.
     pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(&self.pem).map_err(|error| self.is_no_pem("private key", &error))
+        private_key(&self.pem).map_err(|problem| self.unusable(problem))
     }
 
     /// Returns when the server's certificate expires, in Unix milliseconds.
@@ -210,19 +212,76 @@ impl<'a> PemFile<'a> {
         }
     }
 
-    /// The error for a file that is not PEM.
-    ///
-    /// It quotes no line of the file, which may belong to a private key.
-    fn is_no_pem(&self, what: &str, error: &pem::Error) -> TlsError {
-        self.unusable(match error {
-            pem::Error::NoItemsFound => format!("holds no {what} as PEM"),
-            pem::Error::MissingSectionEnd { .. } => format!("is no PEM with a {what}: a section has no end"),
-            _ => format!("is no PEM with a {what}"),
-        })
-    }
-
     /// The error for a file with this problem, such as "holds no certificate as PEM".
     pub(crate) fn unusable(&self, problem: String) -> TlsError {
         TlsError::Unusable { key: self.key, path: self.path.to_owned(), problem }
+    }
+}
+
+/// Returns the first private key in a PEM file, if it is of a kind that TLS can use here.
+///
+/// # Errors
+/// The problem of the file, as it follows the name of the file.
+pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    let is_encrypted = || {
+        let marks = [b"BEGIN ENCRYPTED PRIVATE KEY".as_slice(), b"Proc-Type: 4,ENCRYPTED"];
+        marks.iter().any(|mark| memmem::find(pem, mark).is_some())
+    };
+    match PrivateKeyDer::from_pem_slice(pem) {
+        Ok(key) if any_supported_type(&key).is_ok() => Ok(key),
+        Ok(_) => {
+            Err("holds no private key of a supported kind: P-256, P-384, Ed25519, or RSA of 2048 to 4096 bits".into())
+        }
+        Err(_) if is_encrypted() => {
+            Err("holds an encrypted private key: decrypt it with openssl pkey -in KEY -out PLAIN".into())
+        }
+        Err(error) => Err(no_pem("private key", &error)),
+    }
+}
+
+/// The problem of a file that is not PEM.
+///
+/// It quotes no line of the file, which may belong to a private key.
+fn no_pem(what: &str, error: &pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("holds no {what} as PEM"),
+        pem::Error::MissingSectionEnd { .. } => format!("is no PEM with a {what}: a section has no end"),
+        _ => format!("is no PEM with a {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_P_521: &str = "-----BEGIN PRIVATE KEY-----
+MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIBtBqnwvnxLS1me1Ob
+zwfZDlr/hQRY5NL2FSHfHw42oTZhAdCAPgEKPn9Fot4RnOh2ypkacporBkAIRfcd
+kK6yJuOhgYkDgYYABAChiHKaEeKw1SkUkdp+u75qZCR2sSbo79MmIjDNTgo/5I2H
+bZvgrov5FdZ5wMYAzyQCDjmTr7guUjBILvbIbn05DgG4b47x8BLRb/A/ftXHa5DO
+2PlslAhUBj8yf9E0Wt+Ob58C6f9mM/eedwQOwQ4EInSbSx1mFywVCDezZyB5kUcc
+sg==
+-----END PRIVATE KEY-----
+";
+
+    #[test]
+    fn a_key_that_cannot_be_used_says_why() {
+        let good = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        assert!(private_key(good.as_bytes()).is_ok());
+        for (pem, said) in [
+            (OF_P_521, "no private key of a supported kind"),
+            (
+                "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+                "openssl pkey -in KEY -out PLAIN",
+            ),
+            (
+                "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END EC PRIVATE KEY-----\n",
+                "openssl pkey -in KEY -out PLAIN",
+            ),
+            ("", "holds no private key as PEM"),
+        ] {
+            let problem = private_key(pem.as_bytes()).unwrap_err();
+            assert!(problem.contains(said), "{problem}");
+        }
     }
 }

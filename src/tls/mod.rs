@@ -30,9 +30,9 @@ use crate::telemetry::Metrics;
 mod files;
 pub(crate) mod names;
 
-pub(crate) use files::PemFile;
 pub use files::TlsError;
 use files::Usable;
+pub(crate) use files::{PemFile, private_key};
 
 /// The first byte of a TLS handshake (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;

@@ -24,7 +24,12 @@ async fn an_import_over_tls_verifies_and_presents_certificates() {
     let setup = folder.with_clients("").set("auth.client_certificate", "device");
     let setup = setup.token("operator", "scopes = ['admin']").token("writer", "scopes = ['ingest']");
     let server = Server::start(setup).await;
-    let [ca, cert, key] = ["ca.pem", "pump-1.pem", "pump-1.key"].map(|file| folder.file(file));
+    let [ca, cert, key] = ["ca.pem", "pump-1.pem", "pump-1.key"].map(|file| {
+        let marked = folder.file(&format!("marked-{file}"));
+        let text = fs::read_to_string(folder.file(file)).expect("PEM");
+        fs::write(&marked, format!("\u{feff}{text}")).expect("writable");
+        marked
+    });
     let done = import(&folder, server.url(), &["--ca-file", &ca, "--client-cert", &cert, "--client-key", &key]).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(server.metrics().await.count("tidegauge_readings_accepted_total"), 2);
@@ -90,7 +95,7 @@ async fn a_report_of_a_server_with_tls_says_how_to_get_its_metrics() {
 #[tokio::test]
 async fn invalid_files_and_flags_are_refused() {
     let folder = Folder::new();
-    let (ca, none) = (folder.file("ca.pem"), folder.file("none.pem"));
+    let (ca, none, server) = (folder.file("ca.pem"), folder.file("none.pem"), folder.file("server.key"));
     fs::write(folder.path().join("empty.pem"), "").expect("writable");
     let empty = folder.file("empty.pem");
     let (http, https) = ("http://127.0.0.1:1", "https://127.0.0.1:1");
@@ -99,7 +104,8 @@ async fn invalid_files_and_flags_are_refused() {
         (https, &["--ca-file", &none], "none.pem (--ca-file)"),
         (https, &["--ca-file", &empty], "empty.pem (--ca-file) holds no certificate"),
         (https, &["--client-cert", &ca], "--client-key"),
-        (https, &["--client-cert", &ca, "--client-key", &ca], "are no certificate and its key"),
+        (https, &["--client-cert", &ca, "--client-key", &ca], "ca.pem (--client-key) holds no private key"),
+        (https, &["--client-cert", &empty, "--client-key", &server], "are no certificate and its key"),
     ] {
         let refused = import(&folder, url, flags).await;
         assert!(refused.code != Some(0) && refused.stderr.contains(said), "{said}: {refused:?}");

@@ -36,7 +36,7 @@ F2hDX/Y=
 -----END X509 CRL-----
 ";
 
-const BREAKS: [Break; 13] = [
+const BREAKS: [Break; 14] = [
     (|folder| remove(folder, "server.pem"), "http.tls.cert_file", "server.pem", "No such file"),
     (|folder| remove(folder, "server.key"), "http.tls.key_file", "server.key", "No such file"),
     (|folder| write(folder, "server.pem", "garbage"), "http.tls.cert_file", "server.pem", "holds no certificate"),
@@ -46,6 +46,15 @@ const BREAKS: [Break; 13] = [
         "http.tls.key_file",
         "server.key",
         "is no PEM with a private key",
+    ),
+    (
+        |folder| {
+            let key = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+            write(folder, "server.key", key);
+        },
+        "http.tls.key_file",
+        "server.key",
+        "holds an encrypted private key: decrypt it with openssl pkey",
     ),
     (
         |folder| write(folder, "server.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
@@ -118,6 +127,18 @@ async fn a_readable_key_and_an_expired_certificate_are_warned_about() {
         assert!(ended.stderr.contains("the server's certificate has expired"), "{ended:?}");
         assert!(!format!("{ended:?}").contains("PRIVATE KEY"), "{ended:?}");
     }
+}
+
+#[tokio::test]
+async fn files_with_a_byte_order_mark_are_read() {
+    let folder = Folder::new();
+    write(&folder, "config.toml", &folder.setup("").to_toml());
+    for file in ["server.pem", "server.key"] {
+        let text = fs::read_to_string(folder.path().join(file)).expect("PEM");
+        write(&folder, file, &format!("\u{feff}{text}"));
+    }
+    let ended = run(&["check", "--config", &folder.file("config.toml")]).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 #[tokio::test]
