@@ -163,6 +163,11 @@ impl Health {
 fn reason_of(error: &Error) -> String {
     let text = match &*error.kind {
         ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        ErrorKind::Io(error) if error.to_string().contains("close_notify") => {
+            "it closed the connection within TLS; if it wants a client certificate, set tlsCertificateKeyFile in \
+             mongodb.uri"
+                .to_owned()
+        }
         ErrorKind::Io(error) => error.to_string(),
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
         other => other.to_string(),
@@ -197,6 +202,12 @@ mod tests {
         let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unknown)]);
         assert_eq!(there.explain(error(Cause::Timeout)).with_cause(), "timeout: the driver's");
         assert_eq!(servers("rs0", &[]).explain(error(Cause::Timeout)).with_cause(), "timeout: the driver's");
+    }
+
+    #[test]
+    fn a_connection_that_ends_within_tls_may_lack_a_client_certificate() {
+        let ended = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "peer closed without TLS close_notify");
+        assert!(reason_of(&ended.into()).contains("set tlsCertificateKeyFile in mongodb.uri"));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ClientOptions, ConnectionString, HostInfo, Tls};
 
+use crate::common::small_file::read_small_file;
 use crate::config::MongodbUri;
+use crate::tls::private_key;
 
 /// A connection string cannot be used. The error never contains a secret.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,16 +33,28 @@ pub async fn check_uri(uri: &MongodbUri) -> Result<(), UriError> {
     }
     match parsed.host_info {
         HostInfo::HostIdentifiers(_) => resolve(uri).await.map(drop),
-        _ => Ok(()), // needs a name server
+        _ => check_key(parsed.tls.as_ref()), // the hosts need a name server
     }
+}
+
+/// Checks the private key of `tlsCertificateKeyFile`. The driver names a file that cannot be read.
+fn check_key(tls: Option<&Tls>) -> Result<(), UriError> {
+    let Some(Tls::Enabled(tls)) = tls else { return Ok(()) };
+    let Some(file) = &tls.cert_key_file_path else { return Ok(()) };
+    let Ok(pem) = read_small_file(file) else { return Ok(()) };
+    private_key(&pem)
+        .map(drop)
+        .map_err(|problem| UriError::Unusable(format!("tlsCertificateKeyFile {} {problem}", file.display())))
 }
 
 /// Parses a connection string with the driver. Only `mongodb+srv` needs a name server.
 pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError> {
-    ClientOptions::parse(uri.expose()).await.map_err(|error| match &*error.kind {
+    let options = ClientOptions::parse(uri.expose()).await.map_err(|error| match &*error.kind {
         ErrorKind::DnsResolve { message, .. } => UriError::Unresolved(message.clone()),
         _ => unusable(uri, &error),
-    })
+    })?;
+    check_key(options.tls.as_ref())?;
+    Ok(options)
 }
 
 /// Describes an error in the driver's words.
@@ -58,8 +72,12 @@ pub(super) fn unusable(uri: &MongodbUri, error: &Error) -> UriError {
 const BAD_SECRET: &str = "it cannot be read; in a user name, a password or another secret, percent-encode every \
                           character but letters and digits (@ as %40, : as %3A, / as %2F, ? as %3F, % as %25)";
 
+const NO_PASSWORD: &str = "tlsCertificateKeyFilePassword is not supported: decrypt the key with openssl pkey -in KEY \
+                           -out PLAIN, and name a file with the certificate and this key in tlsCertificateKeyFile";
+
 fn message_of(error: &Error) -> String {
     match &*error.kind {
+        ErrorKind::InvalidArgument { message, .. } if message.contains("cert-key-password") => NO_PASSWORD.to_owned(),
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
         other => other.to_string(),
     }
@@ -86,6 +104,7 @@ mod tests {
             ("mongodb://a,b/?directConnection=true", "directConnection"),
             ("mongodb+srv://h:1/", "a port cannot be specified"),
             ("mongodb://h/?tls=true&tlsCAFile=/no/such/file", "tlsCAFile /no/such/file: No such file or directory"),
+            ("mongodb://h/?tls=true&tlsCertificateKeyFilePassword=secret", "decrypt the key with openssl pkey"),
         ] {
             let said = said_of(uri).await;
             assert!(said.starts_with("mongodb.uri: ") && said.contains(words), "{uri}: {said}");
@@ -93,6 +112,18 @@ mod tests {
         }
         for uri in ["mongodb://h", "mongodb+srv://no-such-host.example.net/?w=1", "mongodb://a:%40@h/d?w=majority"] {
             assert_eq!(said_of(uri).await, "", "{uri}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_encrypted_key_is_refused_before_the_driver_reads_it() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let key = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        std::fs::write(file.path(), key).expect("writable");
+        let path = file.path().display();
+        for uri in ["mongodb://h", "mongodb+srv://no-such-host.example.net"] {
+            let said = said_of(&format!("{uri}/?tls=true&tlsCertificateKeyFile={path}")).await;
+            assert!(said.contains(&format!("tlsCertificateKeyFile {path} holds an encrypted private key")), "{said}");
         }
     }
 
