@@ -237,6 +237,32 @@ async fn each_rejected_row_is_listed_where_stderr_is_no_terminal() {
     assert!(!done.stderr.contains("more rejections"), "{done:?}");
 }
 
+/// A repetition with the same progress reads the file that failed again.
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_named_and_the_next_one_follows() {
+    let server = Server::start(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let [good, empty, cut, last, progress] =
+        ["a.csv", "b.csv", "c.csv.gz", "d.csv", "progress"].map(|name| folder.path().join(name));
+    for (file, text) in [
+        (&good, "time,v\n1776693610,1\n"),
+        (&empty, ""),
+        (&cut, "\x1F"),
+        (&last, "time,v\n1776693620,2\n"),
+    ] {
+        std::fs::write(file, text).expect("writable");
+    }
+    let files = [&good, &empty, &cut, &last].map(|file| path(file));
+    let flags = ["--url", server.url(), "--device", "d", "--progress", path(&progress)];
+    let done = run(&[&["import"][..], &files, &flags].concat()).await;
+    assert!(done.code == Some(64) && done.stdout.contains("2 readings accepted, 0 rejected, "), "{done:?}");
+    for said in ["b.csv: the file is empty", "c.csv.gz: ", "2 of 4 files could not be read to the end: "] {
+        assert!(done.stderr.contains(said), "{said}: {done:?}");
+    }
+    let noted = std::fs::read_to_string(&progress).expect("the first file is imported");
+    assert!(noted.contains("a.csv\",\"line\":2"), "{noted}");
+}
+
 /// The break is among the rows that tell the columns, or after them.
 #[tokio::test]
 async fn the_rows_before_a_break_are_sent_and_the_error_names_the_line() {

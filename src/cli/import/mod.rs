@@ -10,7 +10,7 @@
 //! Without it, a repetition sends everything again, which stores nothing twice.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -190,9 +190,10 @@ The import prints each rejected row and value with its file and line, and contin
 20 only, with --follow 20 a minute, and the server names 100 of a request. A cell that is no number rejects its value \
 alone if the row has another. A quote that is not closed rejects its row, and so does text after a closing quote, \
 because following lines may be in the row: correct the quote, and repeat. It may be repeated: stored readings are not \
-stored twice. With --progress, a repetition continues where the import was, if the files have not changed since and \
-the server has the same store. If several rows have the same device, time and series, the last one wins, in the order \
-of the files and of their rows.
+stored twice. After a file that cannot be read, or not to its end, the next one follows; the exit status is not 0. \
+With --progress, a repetition continues where the import was, if the files have not changed since and the server has \
+the same store. If several rows have the same device, time and series, the last one wins, in the order of the files \
+and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
@@ -325,12 +326,11 @@ async fn send_all(
         for rejection in answer.rejections {
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
-        if let (Some(notes), Some(sender)) = (&mut notes, sender) {
+        if let (Some(notes), Some(sender), Some(done)) = (&mut notes, sender, &batch.done) {
             if notes.is_due(&batch) {
                 notes.confirm_store(sender, progress).await?;
             }
-            let unconverted = batch.done.as_ref().map_or((0, 0), |done| done.rejected);
-            notes.note(&batch, progress.rejected_with(unconverted))?;
+            notes.note(&batch, progress.rejected_with(done.rejected))?;
         }
     }
     Ok(())
@@ -338,23 +338,43 @@ async fn send_all(
 
 /// Reads all files in order, the first one after line `start`.
 ///
-/// If sending has stopped, it returns early and without an error, because the sender has its own.
+/// After a file that cannot be read, it goes on with the next one, but notes no further places: a repetition
+/// reads that file again. If sending has stopped, it returns early and without an error, because the sender
+/// has its own.
 fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
     for (nth, path) in args.files.iter().enumerate() {
         let start = if nth == 0 { start } else { 0 };
-        let source = source::open(path, args.format, args.encoding, &progress.counts.bytes)?;
-        let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
-        let batcher = batcher.with_counts(&progress.counts);
-        let read = match source.format {
-            Format::Csv => read_csv(source, args, start, batcher, progress),
-            Format::Ndjson => read_ndjson(source, start, batcher, progress),
-        };
-        match read {
+        match read_file(path, args, start, failed.is_empty(), queue, progress) {
+            Ok(()) => {}
             Err(error) if error.is::<Stopped>() => return Ok(()),
-            other => other?,
+            Err(error) if args.files.len() == 1 => return Err(error),
+            Err(error) => {
+                progress.note(&format!("{error:#}"));
+                failed.push(error);
+            }
         }
     }
-    Ok(())
+    let count = failed.len();
+    let first = failed.into_iter().next().map_or(Ok(()), Err);
+    first.with_context(|| format!("{count} of {} files could not be read to the end", args.files.len()))
+}
+
+fn read_file(
+    path: &Path,
+    args: &ImportArgs,
+    start: u64,
+    do_note: bool,
+    queue: &mpsc::Sender<Batch>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let source = source::open(path, args.format, args.encoding, &progress.counts.bytes)?;
+    let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name)).with_counts(&progress.counts);
+    let batcher = if do_note { batcher } else { batcher.with_marks() };
+    match source.format {
+        Format::Csv => read_csv(source, args, start, batcher, progress),
+        Format::Ndjson => read_ndjson(source, start, batcher, progress),
+    }
 }
 
 fn read_csv(
