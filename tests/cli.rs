@@ -211,13 +211,17 @@ async fn with_config(command: &str, config: &str, flags: &[&str]) -> Finished {
 }
 
 #[tokio::test]
-async fn each_shell_has_a_script_and_that_of_bash_completes_commands_and_flags() {
+async fn each_shell_has_a_script_and_that_of_bash_completes_commands_flags_and_values() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = run(&["completions", shell]).await;
         assert!(script.code == Some(0) && script.stdout.contains("dead-letters"), "{shell}: {script:?}");
     }
     let script = run(&["completions", "bash"]).await.stdout;
-    for (words, expected) in [("tidegauge comp", "completions"), ("tidegauge restore --fr", "--from")] {
+    for (words, expected) in [
+        ("tidegauge comp", "completions"),
+        ("tidegauge restore --fr", "--from"),
+        ("tidegauge serve --store sq", "sqlite"),
+    ] {
         let ask = format!(
             "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
              _tidegauge tidegauge \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\

@@ -1,8 +1,10 @@
 //! The flags that override the configuration file.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use tidegauge::config::{Config, ConfigError, Overridden, Override, environment};
 
 /// The configuration file and the flags that override it.
@@ -38,6 +40,8 @@ pub(super) struct Settings {
     #[arg(
         long,
         value_name = "STORE",
+        value_parser = Offered(&["sqlite", "mongodb", "mongodb-timeseries"]),
+        hide_possible_values = true,
         help = "The store of the readings: sqlite, mongodb or mongodb-timeseries [key: store.kind, variable: \
                 TIDEGAUGE_STORE__KIND, default: sqlite; with a connection string mongodb]"
     )]
@@ -52,6 +56,8 @@ pub(super) struct Settings {
     #[arg(
         long,
         value_name = "FORMAT",
+        value_parser = Offered(&["text", "json"]),
+        hide_possible_values = true,
         help = "The format of the server's log lines: text or json [key: telemetry.log_format, variable: \
                 TIDEGAUGE_TELEMETRY__LOG_FORMAT, default: text]"
     )]
@@ -64,6 +70,27 @@ pub(super) struct Settings {
                 TIDEGAUGE_TELEMETRY__LOG_LEVEL, default: info]"
     )]
     log_level: Option<String>,
+}
+
+/// The values that shells offer for a flag. It takes any text, which the configuration checks.
+#[derive(Clone)]
+struct Offered(&'static [&'static str]);
+
+impl TypedValueParser for Offered {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().copied().map(PossibleValue::new)))
+    }
 }
 
 /// The configuration of a command that does not serve.
