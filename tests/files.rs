@@ -144,14 +144,14 @@ async fn an_instant_of_more_series_than_a_reading_may_have_can_be_imported() {
 }
 
 /// The names have a meaning as columns of other files, or white space, or brackets like those of a unit. As
-/// columns, the last two could not be told from the names that other programs write.
+/// columns, the last could not be told from the names that other programs write.
 #[tokio::test]
 async fn a_csv_file_with_any_series_can_be_imported() {
     let server = Server::start(Setup::sqlite()).await;
     let of = |at: i64| {
         let gps = json!({
             "timestamp": START_MS / 1_000, "time": at, "host": 0.5, "t (min)": at + 1, "t (max)": at + 2,
-            "Zeit [s]{axis=x}": at + 3,
+            "Zeit [s]{axis=x}": at + 3, "t": at + 4, " t": at + 5, "t ": at + 6, "ts ": at + 7,
         });
         let odd = json!({ "Druck (bar)": at + 1, "t": at + 2, " t": at + 3, "t\u{a0}": at + 4, "ts (s)": at + 5 });
         [("gps", gps), ("odd", odd)]

@@ -157,7 +157,7 @@ impl Columns {
     /// In a file with the form of the server's, the first column is the time, and no column is the device.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
         let is_like_of_server = is_like_of_server(header, sample, wanted);
-        let header = Header::new(header);
+        let header = Header::new(header, is_like_of_server && is_bare(header, sample));
         let time = match &wanted.time_column {
             Some(name) => header.time(name)?,
             None if is_like_of_server => vec![0],
@@ -189,8 +189,8 @@ impl Columns {
 
 /// Whether a file has the form of the server's files of one device, which have no column of the device.
 ///
-/// Other programs may write the same form, so the names of metrics do not depend on it: a unit in brackets
-/// becomes a label. With `--time-column`, the file is read like any other.
+/// Other programs may write the same form, so a unit in brackets becomes a label. With `--time-column`, the
+/// file is read like any other.
 fn is_like_of_server(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> bool {
     let is_instant =
         |text: &str| text.parse::<jiff::Timestamp>().is_ok_and(|instant| rfc3339(instant.as_millisecond()) == text);
@@ -201,6 +201,15 @@ fn is_like_of_server(header: &StringRecord, sample: &[&StringRecord], wanted: &W
         && sample.iter().all(|row| row.get(0).is_some_and(is_instant))
 }
 
+/// Whether only CRLF, as the server writes it, is around the cells of the rows.
+///
+/// Then white space in the header belongs to the names of metrics.
+fn is_bare(header: &StringRecord, sample: &[&StringRecord]) -> bool {
+    let ends = |row: &StringRecord| row.iter().next_back().is_some_and(|last| last.ends_with('\r'));
+    let is_row = |row: &StringRecord| row.iter().all(|cell| cell.trim() == cell.strip_suffix('\r').unwrap_or(cell));
+    ends(header) && sample.iter().all(|row| ends(row) && is_row(row))
+}
+
 /// The columns by their names.
 struct Header<'a> {
     names: Vec<Name<'a>>,
@@ -208,7 +217,7 @@ struct Header<'a> {
 
 /// The name of a column.
 struct Name<'a> {
-    /// The name in the file, trimmed.
+    /// The name in the file, trimmed unless white space belongs to it.
     text: &'a str,
     /// The canonical text of the series with this name.
     ///
@@ -220,8 +229,9 @@ struct Name<'a> {
 }
 
 impl<'a> Header<'a> {
-    fn new(header: &'a StringRecord) -> Self {
-        let texts = || header.iter().map(str::trim);
+    fn new(header: &'a StringRecord, has_space: bool) -> Self {
+        let text = move |name: &'a str| if has_space { name.strip_suffix('\r').unwrap_or(name) } else { name.trim() };
+        let texts = || header.iter().map(text);
         let mut columns_of = HashMap::<&str, usize>::new();
         for (metric, _) in texts().filter_map(with_unit) {
             *columns_of.entry(metric).or_default() += 1;
@@ -474,6 +484,24 @@ mod tests {
         }
         let of_column = find_at("2026-10-25T00:30:00.000Z", WantedDevice::Customary, &["Druck"]);
         assert_eq!((&of_column.time[..], &of_column.device), (&[6][..], &DeviceSource::Column(3)));
+    }
+
+    #[test]
+    fn white_space_belongs_to_the_names_in_a_file_of_the_server_only() {
+        let names = ["ts", " t", "t", "temp ", "ts \r"];
+        let find_in = |header: &[&str], row: &[&str]| find(&[header, row], fixed(), &[]);
+        let time = "2026-10-25T00:30:00.000Z";
+        let of_server = find_in(&names, &[time, "1", "2", "", "4\r"]).unwrap();
+        assert_eq!(values(&of_server), [(1, " t"), (2, "t"), (3, "temp "), (4, "ts ")]);
+        assert_eq!(of_server.ignored, [""; 0]);
+        for (header, row) in [
+            (&["ts", " t", "temp \r"][..], [time, " 1", "2\r"]),
+            (&["ts", " t", "temp \r"], [time, "1", "2"]),
+            (&["ts", " t", "temp "], [time, "1", "2\r"]),
+            (&["ts", " t", "temp \r"], ["1792852215", "1", "2\r"]),
+        ] {
+            assert_eq!(values(&find_in(header, &row).unwrap()), [(1, "t"), (2, "temp")], "{header:?} {row:?}");
+        }
     }
 
     #[test]
