@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rusqlite::ErrorCode;
 
+use super::file::INDEX_BYTES;
 use crate::codec::ChunkError;
 use crate::store::{Cause, StoreError};
 
@@ -85,14 +86,21 @@ impl SqliteError {
     }
 
     /// The advice if the file cannot be opened because of this error, to append to its text.
-    pub(super) fn mend(&self) -> &'static str {
-        match self.cause() {
-            Cause::ReadOnly => {
+    ///
+    /// `free` is the free space of the disk, in bytes, if it is known.
+    pub(super) fn mend(&self, free: Option<u64>) -> String {
+        match (self.cause(), free) {
+            (Cause::ReadOnly, _) => {
                 "; the user of the service has to own the file, the files beside it and the folder, and the disk must \
                  not be read-only"
+                    .to_owned()
             }
-            Cause::Corrupt => "; `tidegauge check --full` shows the damage and the mend",
-            _ => "",
+            (Cause::Corrupt, _) => "; `tidegauge check --full` shows the damage and the mend".to_owned(),
+            // SQLite calls a disk that is full an I/O error, too.
+            (Cause::Io | Cause::DiskFull, Some(free @ ..INDEX_BYTES)) if matches!(self, Self::Sqlite(_)) => {
+                format!("; the disk has {free} bytes free: remove other files from it, or enlarge it")
+            }
+            _ => String::new(),
         }
     }
 }
@@ -130,6 +138,18 @@ mod tests {
     use rusqlite::ffi;
 
     use super::*;
+
+    #[test]
+    fn an_error_of_a_full_disk_names_its_free_space() {
+        let mend = |code, free| {
+            SqliteError::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).mend(Some(free))
+        };
+        for code in [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_FULL] {
+            assert!(mend(code, 4096).contains("the disk has 4096 bytes free"), "{code}");
+            assert_eq!(mend(code, 1 << 30), "", "{code}");
+        }
+        assert_eq!(mend(ffi::SQLITE_BUSY, 0), "");
+    }
 
     #[test]
     fn each_code_of_sqlite_has_a_cause() {

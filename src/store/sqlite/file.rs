@@ -12,7 +12,7 @@ use crate::common::regular_file;
 use crate::disk;
 
 /// The space that the index of the write-ahead file needs: for a file of 128 MiB.
-const INDEX_BYTES: u64 = 256 << 10;
+pub(super) const INDEX_BYTES: u64 = 256 << 10;
 
 /// SQLite reserves the space of that index by writing one byte into each part of this size.
 const INDEX_STEP_BYTES: u64 = 4096;
@@ -73,6 +73,11 @@ pub(super) fn expect_index_space(path: &Path) -> Result<(), SqliteError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The free space of the disk of the database at `path`, in bytes; `None` if it is not known.
+pub(super) fn free_bytes(path: &Path) -> Option<u64> {
+    disk::space(target_of(path).parent().unwrap_or(Path::new(""))).ok().map(|space| space.free)
 }
 
 const fn lacks_index_space(block_bytes: u64, free_bytes: u64) -> bool {

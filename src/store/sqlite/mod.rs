@@ -100,7 +100,8 @@ impl SqliteStore {
 
     fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
         let refused = |error: SqliteError| {
-            StoreError::new(error.cause(), format!("cannot open {}: {error}{}", path.display(), error.mend()))
+            let mend = error.mend(file::free_bytes(path));
+            StoreError::new(error.cause(), format!("cannot open {}: {error}{mend}", path.display()))
         };
         let lock_sleeps = Arc::<AtomicU64>::default();
         let writer = schema::open_writer(path, busy_timeout)
