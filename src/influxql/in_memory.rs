@@ -30,6 +30,10 @@ pub(super) struct Data {
     pub(super) hours: usize,
     /// Whether stats are refused.
     pub(super) has_no_hours: bool,
+    /// Whether series that statements do not need are left out.
+    pub(super) leaves_out_others: bool,
+    /// The number of series that were listed.
+    pub(super) listed: usize,
     /// How often a statement has called [`Source::check`].
     pub(super) checks: Cell<usize>,
     /// The wanted tags of the last statement.
@@ -71,6 +75,12 @@ impl Data {
     /// The number of series of all measurements.
     pub(super) const fn size(&self) -> usize {
         self.points.len()
+    }
+
+    /// The range of all points of a series.
+    fn span_of(&self, key: usize) -> Range<i64> {
+        let times = || self.points[key].1.values().flat_map(BTreeMap::keys);
+        times().min().map_or(0..0, |first| *first..times().max().unwrap_or(first) + 1)
     }
 
     fn rows_of(&self, request: &Request<'_>, series: usize) -> Rows {
@@ -124,7 +134,9 @@ impl Source for Data {
                 let fields: Vec<_> = fields.keys().cloned().collect();
                 let series = Series { key, tags: tags.clone(), fields, aliases: Arc::clone(&self.aliases) };
                 let has_all = wanted.tags.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)));
-                if !has_all && !wanted.needs_schema {
+                let is_listed =
+                    if self.leaves_out_others { wanted.needs(&series, &self.span_of(key)) } else { has_all };
+                if !is_listed && !wanted.needs_schema {
                     continue;
                 }
                 let of_measurement = found.entry(Arc::clone(measurement)).or_default();
@@ -132,13 +144,15 @@ impl Source for Data {
                     of_measurement.fields.extend(series.fields.iter().cloned());
                     of_measurement.tags.extend(tags.iter().map(|(key, _)| Arc::clone(key)));
                 }
-                if has_all {
+                if is_listed {
                     of_measurement.series.push(series);
                 }
             }
             found
         };
-        Ok(wanted.iter().map(of_wanted).collect())
+        let found: Vec<_> = wanted.iter().map(of_wanted).collect();
+        self.listed += found.iter().flat_map(BTreeMap::values).map(|found| found.series.len()).sum::<usize>();
+        Ok(found)
     }
 
     fn check(&self) -> Result<(), StatementError> {

@@ -55,6 +55,7 @@ pub use error::{ParseError, StatementError};
 pub use eval::{Limits, Memory, Options, OutRow, OutSeries, Sink, execute, stream};
 pub use params::Parameters;
 pub use parser::{QUERY_MAX_BYTES, parse};
+pub use plan::TagFilter;
 pub use regex::Pattern;
 pub use source::{
     Aliases, Found, HourStats, Measurements, Next, Read, Reader, Request, Row, Series, Source, Wanted, WantedTag,

@@ -96,6 +96,22 @@ impl Pattern {
         }
     }
 
+    /// Returns the text with which each matching text begins: `live-` for `/^live-[0-9]/`.
+    ///
+    /// It is empty if they may begin with any text, or if the expression has alternatives.
+    pub(super) fn start(&self) -> &str {
+        const SPECIAL: &[char] = &['\\', '.', '*', '+', '?', '(', ')', '[', ']', '{', '}', '^', '$', '|'];
+        let (Matcher::Regex(_), Some(rest)) = (&self.matcher, self.text.strip_prefix('^')) else { return "" };
+        if rest.contains('|') {
+            return "";
+        }
+        let start = &rest[..rest.find(SPECIAL).unwrap_or(rest.len())];
+        // The text may lack a character that is repeated: `/^ab*/` and `/^ab+*/` match `a`.
+        let is_repeated = rest[start.len()..].starts_with(['*', '+', '?', '{']);
+        let repeated = start.chars().next_back().filter(|_| is_repeated).map_or(0, char::len_utf8);
+        &start[..start.len() - repeated]
+    }
+
     /// Whether `text` matches and is written out in the expression: `host` in `/^host$/`, but not in `/o/`.
     pub(super) fn names(&self, text: &str) -> bool {
         self.matches(text) && (matches!(self.matcher, Matcher::List(_)) || self.text.contains(text))
@@ -240,6 +256,35 @@ mod tests {
         let many = Pattern::new(&format!("^(?:{})$", addresses.join("|"))).unwrap();
         assert!(addresses.iter().all(|address| many.matches(address)));
         assert!(many.matches("127-0.0.1:1999") && !many.matches("127.0.0.1:2000"));
+    }
+
+    #[test]
+    fn matching_texts_begin_with_the_plain_start_of_the_expression() {
+        for (text, expected) in [
+            ("^live-", "live-"),
+            ("^live-.*$", "live-"),
+            ("^live-[0-9]+", "live-"),
+            (r"^a\.b", "a"),
+            ("^ab*", "a"),
+            ("^ab+*", "a"),
+            ("^aé?", "a"),
+            ("^ab{0,2}", "a"),
+            ("^a(b|c)", ""),
+            ("^a|b", ""),
+            ("^a(?i)b", "a"),
+            ("(?i)^a", ""),
+            ("live-", ""),
+            ("^a$", ""),
+            ("^", ""),
+        ] {
+            assert_eq!(Pattern::new(text).unwrap().start(), expected, "{text}");
+        }
+        let texts = ["", "a", "A", "b", "ab", "aB", "a.b", "aé", "abb", "xa", "live-", "live-7", "LIVE-7"];
+        for text in ["^ab*", "^ab+*", "^aé?", "^ab{0,2}", "^a(?i)b", "^live-.*$", r"^a\.b", "^[ab]"] {
+            let pattern = Pattern::new(text).unwrap();
+            let mut matching = texts.iter().filter(|text| pattern.matches(text));
+            assert!(matching.all(|found| found.starts_with(pattern.start())), "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::StatementError;
+use super::plan::TagFilter;
 use super::regex::Pattern;
 
 /// A series of a measurement: its tags and its fields.
@@ -105,16 +106,33 @@ pub struct Wanted {
     pub measurements: Measurements,
     /// The tags that a series must have, each with one of the wanted values.
     pub tags: Vec<WantedTag>,
+    /// The condition on all tags. `None`: a series with any tags is needed.
+    pub filter: Option<TagFilter>,
     /// The names that the statement uses; `None`: it may use any field.
     ///
     /// They are names of fields, and perhaps of tags.
     pub fields: Option<BTreeSet<String>>,
     /// The instants that matter, half-open, in Unix milliseconds.
     pub range_ms: Range<i64>,
+    /// The range in which a needed series has rows, half-open, in Unix milliseconds.
+    ///
+    /// `None`: series without rows are needed too.
+    pub within_ms: Option<Range<i64>>,
     /// Whether the statement needs all names of fields and tags.
     ///
     /// These include names that occur only in series without the wanted tags. Wildcards need them.
     pub needs_schema: bool,
+}
+
+impl Wanted {
+    /// Whether a series is needed whose rows are all in `span_ms`.
+    #[must_use]
+    pub fn needs(&self, series: &Series, span_ms: &Range<i64>) -> bool {
+        let is_within = |within: &Range<i64>| within.start < span_ms.end && span_ms.start < within.end;
+        self.within_ms.as_ref().is_none_or(is_within)
+            && self.tags.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)))
+            && self.filter.as_ref().is_none_or(|filter| filter.may_hold(series))
+    }
 }
 
 /// The series of one measurement.

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Connection, Server, Setup, secret_of, wait_until};
+use crate::harness::{Answer, Connection, Server, Setup, in_stores, secret_of, wait_until};
 
 pub(super) const TS_NS: i64 = 1_713_621_610_000_000_000; // 2024-04-20T14:00:10Z
 
@@ -278,6 +278,47 @@ async fn limits_are_named_when_they_are_met() {
     let chunks: Vec<Value> = chunked.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let sizes = chunks.iter().map(|chunk| rows(chunk).as_array().map(Vec::len));
     assert_eq!(sizes.collect::<Vec<_>>(), [Some(5), Some(3)], "{}", chunked.text());
+}
+
+in_stores!(only_series_that_may_have_rows_count, [sqlite, mongodb, packed, timeseries]);
+
+/// Six devices have sent nothing for two days, and two others begin then.
+async fn only_series_that_may_have_rows_count(setup: Setup) {
+    let setup = setup.set("query.max_points", 4);
+    let mut server = Server::start(setup.clone().all_pending()).await;
+    let line = |device: &str, value: i64, day: i64| {
+        format!("m,device_id={device} v={value} {}", TS_NS + day * 86_400_000_000_000)
+    };
+    let mut lines: Vec<String> = (0..6).map(|nth| line(&format!("old-{nth}"), 1, 0)).collect();
+    lines.extend([line("live-1", 10, 2), line("live-2", 20, 2)]);
+    write(&server, None, &lines.join("\n")).await;
+    let sum = async |server: &Server, condition: &str| {
+        let answer = ask(server, &format!("SELECT sum(v) FROM m WHERE {condition}")).await;
+        assert!(answer["results"][0]["error"].is_null(), "{condition}: {answer}");
+        rows(&answer)[0][1].clone()
+    };
+    for is_pending in [true, false] {
+        if !is_pending {
+            server.start_again_after_stop(setup.clone()).await;
+            server.settled().await;
+        }
+        assert_eq!(sum(&server, "device_id =~ /^live/").await, 30);
+        assert_eq!(sum(&server, "device_id !~ /^old/ AND v > 0").await, 30);
+        assert_eq!(sum(&server, "time >= '2024-04-22'").await, 30);
+        assert_eq!(sum(&server, "time >= '2024-04-22T14:00:10Z' AND time < '2024-04-22T14:00:11Z'").await, 30);
+        assert_eq!(sum(&server, "time >= '2024-04-21' AND time < '2024-04-22'").await, Value::Null);
+        let shown = ask(&server, "SHOW TAG VALUES WITH KEY = device_id WHERE device_id =~ /^live/").await;
+        assert_eq!(rows(&shown), &json!([["device_id", "live-1"], ["device_id", "live-2"]]));
+        let all = ask(&server, "SELECT sum(v) FROM m").await;
+        let error = all["results"][0]["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("max-select-series limit exceeded: (5/4)"), "{all}");
+    }
+    write(&server, None, &format!("{}\n{}", line("live-1", 100, 0), line("old-0", 1_000, 2))).await;
+    assert_eq!(sum(&server, "time < '2024-04-21' AND device_id =~ /^live/").await, 100);
+    assert_eq!(sum(&server, "time >= '2024-04-22'").await, 1_030);
+    let deleted = server.send(server.request(Method::DELETE, "/v1/devices/old-0")).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.text());
+    assert_eq!(sum(&server, "time >= '2024-04-22'").await, 30);
 }
 
 /// The last device has readings of more hours than a query may read, and no device before it.

@@ -18,7 +18,7 @@ use super::reading::{Order, pages, runs};
 use super::source::{Stored, grow};
 use crate::common::work;
 use crate::influxql::mapping::VALUE;
-use crate::influxql::{Found, Series, Source, StatementError, Wanted, WantedTag};
+use crate::influxql::{Found, Series, Source, StatementError, Wanted};
 use crate::model::{Metric, SeriesFilter};
 use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups};
 
@@ -31,13 +31,15 @@ const MAX_UNWANTED: usize = 1_000;
 impl Stored<'_> {
     /// Visits devices in the scope of the token: those with these IDs, or all.
     ///
-    /// `ids` are client IDs.
+    /// `ids` are client IDs, and `prefix` is the start of all that are visited.
     pub(super) fn each_device(
         &mut self,
         ids: Option<Vec<Arc<str>>>,
+        prefix: String,
         mut visit: impl FnMut(&mut Self, Device) -> Result<(), StatementError>,
     ) -> Result<(), StatementError> {
         let mut request = DevicesRequest::of_each(ids, self.now_ms);
+        request.selection.prefix = prefix;
         loop {
             let (queries, scope) = (self.queries, self.scope);
             let Listed { devices, next } = self.wait_for_all(queries.device_entries(scope, &request))?;
@@ -111,6 +113,9 @@ impl Stored<'_> {
 
 /// The series that were found for the parts of a statement.
 ///
+/// A series that no part needs is not kept, and does not count against the limit: its tags do not match, or
+/// its device has no readings in the range.
+///
 /// A statement with subqueries has several parts. Each part is a [`Wanted`], and its index in `wanted` stands
 /// for it.
 pub(super) struct Gathered<'w> {
@@ -123,6 +128,8 @@ pub(super) struct Gathered<'w> {
     named: HashMap<&'w str, Vec<usize>>,
     /// The parts that want all measurements, or those that match a pattern.
     with_unknown: Vec<usize>,
+    /// A range that has all rows of the devices that the parts want, in Unix milliseconds.
+    within_ms: Range<i64>,
     /// By name of a measurement, the parts that want it. Filled as devices are added.
     meant: HashMap<Arc<str>, Meant>,
     /// Names of measurements that no part wants. They are kept so that like devices match each name once.
@@ -160,12 +167,17 @@ impl<'w> Gathered<'w> {
             ids.iter().flatten().for_each(|id| of_device.entry(id).or_default().push(at));
         }
         let with_unknown = (0..wanted.len()).filter(|at| wanted[*at].measurements.has_unknown()).collect();
+        // A part that needs the schema wants devices of any time.
+        let ranges_ms = wanted.iter().map(|wanted| wanted.within_ms.as_ref().filter(|_| !wanted.needs_schema));
+        let ranges_ms = ranges_ms.map(|range| range.map_or((i64::MIN, i64::MAX), |range| (range.start, range.end)));
+        let (start, end) = ranges_ms.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default();
         Self {
             wanted,
             ids,
             of_device,
             named,
             with_unknown,
+            within_ms: start..end,
             meant: HashMap::new(),
             unwanted: HashSet::new(),
             uncharged: 0,
@@ -183,6 +195,15 @@ impl<'w> Gathered<'w> {
         Some(all.into_iter().map(Arc::from).collect())
     }
 
+    /// Returns the text with which the client IDs that the parts want begin; may be empty.
+    pub(super) fn prefix(&self, catalogue: &Catalogue) -> String {
+        let of_part = |wanted: &'w Wanted| {
+            let filter = wanted.filter.as_ref().filter(|_| !wanted.needs_schema);
+            filter.map_or("", |filter| filter.start_of(|tag| catalogue.is_of_device(tag)))
+        };
+        self.wanted.iter().map(of_part).reduce(common_start).unwrap_or_default().to_owned()
+    }
+
     pub(super) fn finish(mut self) -> Vec<BTreeMap<Arc<str>, Found>> {
         for found in self.found.iter_mut().flat_map(BTreeMap::values_mut) {
             found.series.sort_by(|a, b| a.tags.cmp(&b.tags));
@@ -193,6 +214,10 @@ impl<'w> Gathered<'w> {
     /// Adds the series of a device that parts of the statement want.
     pub(super) fn add(&mut self, source: &mut Stored<'_>, mut device: Device) -> Result<(), StatementError> {
         source.check()?;
+        let span_ms = device.span_ms();
+        if self.within_ms.start >= span_ms.end || span_ms.start >= self.within_ms.end {
+            return Ok(());
+        }
         if device.has_more_metrics {
             self.complete(source, &mut device)?;
         }
@@ -201,17 +226,18 @@ impl<'w> Gathered<'w> {
         let series = source.catalogue.series_of(&device, is_meant)?;
         grow(source.memory, &mut self.bytes, std::mem::take(&mut self.uncharged))?;
         for (measurement, Indexed { series, place }) in series {
+            source.check()?;
             let mut takers = Vec::new();
             for at in self.parts_of(&measurement, &device.id) {
-                let Wanted { tags, needs_schema, .. } = &self.wanted[at];
-                if *needs_schema {
+                let wanted = &self.wanted[at];
+                if wanted.needs_schema {
                     let found = self.found[at].entry(Arc::clone(&measurement)).or_default();
                     let before = found.fields.len() + found.tags.len();
                     found.fields.extend(series.fields.iter().cloned());
                     found.tags.extend(series.tags.iter().map(|(key, _)| Arc::clone(key)));
                     self.names += found.fields.len() + found.tags.len() - before;
                 }
-                if has_all(&series, tags) {
+                if wanted.needs(&series, &span_ms) {
                     takers.push(at);
                 }
             }
@@ -347,9 +373,10 @@ pub(super) fn name_of(metric: &Metric) -> &str {
     metric.split('{').next().unwrap_or_default()
 }
 
-/// Whether a series has all wanted tags.
-fn has_all(series: &Series, wanted: &[WantedTag]) -> bool {
-    wanted.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)))
+/// Returns the text with which both texts begin.
+fn common_start<'t>(one: &'t str, other: &str) -> &'t str {
+    let same = one.chars().zip(other.chars()).take_while(|(a, b)| a == b);
+    &one[..same.map(|(char, _)| char.len_utf8()).sum::<usize>()]
 }
 
 fn too_many_series(max: usize) -> StatementError {
@@ -366,7 +393,8 @@ mod tests {
     fn names_are_matched_once_and_few_are_kept_that_no_part_wants() {
         let patterns = vec![Pattern::new("^n").unwrap()];
         let measurements = Measurements { names: ["m".to_owned()].into(), patterns, all: false };
-        let wanted = [Wanted { measurements, tags: Vec::new(), fields: None, range_ms: 0..1, needs_schema: false }];
+        let (tags, filter, fields, range_ms, within_ms) = (Vec::new(), None, None, 0..1, None);
+        let wanted = [Wanted { measurements, tags, filter, fields, range_ms, within_ms, needs_schema: false }];
         let mut gathered = Gathered::new(&wanted, &Catalogue::new(&LineProtocol::default()));
         let before = work::counted::so_far();
         for _ in 0..3 {

@@ -112,7 +112,8 @@ impl Stored<'_> {
 impl Source for Stored<'_> {
     fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError> {
         let mut gathered = Gathered::new(wanted, self.catalogue);
-        self.each_device(gathered.ids(), |source, device| gathered.add(source, device))?;
+        let (ids, prefix) = (gathered.ids(), gathered.prefix(self.catalogue));
+        self.each_device(ids, prefix, |source, device| gathered.add(source, device))?;
         Ok(gathered.finish())
     }
 

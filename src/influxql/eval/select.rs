@@ -1,13 +1,16 @@
 //! `SELECT`: from its sources to its series.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
 use super::super::ast::{Expr, Fill, From, Measurement, MeasurementName, Select};
 use super::super::error::StatementError;
-use super::super::plan::{Condition, Dimensions, Plan, Schema, Transform, Type, has_wildcard, names_of, wanted_tags};
+use super::super::plan::{
+    Condition, Dimensions, Plan, Schema, TagFilter, Transform, Type, has_wildcard, names_of, wanted_tags,
+};
 use super::super::source::{Found, Measurements, Series, Wanted};
 use super::super::time::{MIN_NS, TimeRange, split};
 use super::super::window::Windows;
@@ -183,11 +186,18 @@ impl Evaluator<'_> {
             let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
             let fills_absent = select.columns.len() > 1 && matches!(select.fill, Fill::Number(_));
             let has_wildcard = select.columns.iter().any(|column| has_wildcard(&column.expr));
+            // A subquery of several fields has a row even if the series with one of the fields have none.
+            let shown = names_of(&select.columns, None);
+            let needs_all = outer.is_subquery && shown.is_none_or(|names| names.len() > 1);
+            let counts_series = select.limit.series > 0 || select.limit.skip_series > 0;
+            let windows = own_windows.as_ref().or(outer.windows.as_ref());
             wanted.push(Wanted {
                 measurements,
                 tags: wanted_tags(condition.as_ref()),
+                filter: if needs_all { None } else { TagFilter::new(condition.as_ref()) },
                 fields: fields.map(|names| names.into_iter().map(str::to_owned).collect()),
                 range_ms: range.to_ms(),
+                within_ms: (!needs_all && !counts_series).then(|| range_of_rows(range, windows)),
                 needs_schema: any_field || fills_absent || has_wildcard,
             });
         }
@@ -279,6 +289,17 @@ pub(super) fn range_of_call(
     // A range that had a lower bound keeps one.
     let min = range.min.saturating_sub(every).max(MIN_NS + 1);
     if range.has_min() { TimeRange { min, ..range } } else { range }
+}
+
+/// Returns a range that has all rows which a `SELECT` may need, in milliseconds, half-open.
+///
+/// It is longer than `range` by a window on both sides, which transforms of windows need: see
+/// [`range_of_call`].
+fn range_of_rows(range: TimeRange, windows: Option<&Windows>) -> Range<i64> {
+    let every = windows.map_or(0, |windows| windows.every_ns);
+    let min = range.min.saturating_sub(every).max(MIN_NS);
+    let max = if range.has_max() { range.max.saturating_add(every) } else { range.max };
+    TimeRange { min, max }.to_ms()
 }
 
 /// The memory of names in the lists of a plan.

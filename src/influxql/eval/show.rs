@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use super::super::ast::{Expr, Keys, Show, Shown};
 use super::super::error::StatementError;
-use super::super::plan::{Condition, Plan, wanted_tags};
+use super::super::plan::{Condition, Plan, TagFilter, wanted_tags};
 use super::super::source::{Found, Measurements, Series, Wanted};
 use super::super::text::{escaped, tags_text};
 use super::super::time::{TimeRange, split};
@@ -123,7 +123,9 @@ impl Evaluator<'_> {
         let compiled = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let tags = wanted_tags(condition.as_ref());
         let range_ms = TimeRange::ALL.to_ms();
-        let wanted = Wanted { measurements, tags, fields: None, range_ms, needs_schema: false };
+        let filter = TagFilter::new(condition.as_ref());
+        let wanted =
+            Wanted { measurements, tags, filter, fields: None, range_ms, within_ms: None, needs_schema: false };
         let comparisons = compiled.as_ref().map_or(0, |condition| condition.size() + plan.references.len());
         let mut found = Vec::new();
         for (name, Found { mut series, .. }) in self.source.series(&[wanted])?.pop().unwrap_or_default() {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use super::super::ast::{Cast, Expr, Operator};
 use super::super::error::StatementError;
 use super::super::regex::Pattern;
-use super::super::source::WantedTag;
+use super::super::source::{Series, WantedTag};
 use super::super::value::{Value, arithmetic};
-use super::Plan;
 use super::function::{is_unsupported, unknown};
+use super::{Plan, Reference};
+use crate::common::work;
 
 /// A condition over the values of a row.
 #[derive(Debug, Clone)]
@@ -28,6 +29,13 @@ pub(in super::super) enum Condition {
         is_negated: bool,
         nth: usize,
     },
+}
+
+/// The condition of a statement, by which a source leaves out series.
+#[derive(Debug, Clone)]
+pub struct TagFilter {
+    condition: Condition,
+    references: Vec<Reference>,
 }
 
 #[derive(Debug, Clone)]
@@ -142,6 +150,59 @@ impl Condition {
                 },
             },
         }
+    }
+}
+
+impl Condition {
+    /// Returns the text with which all values of a tag begin for which the condition holds.
+    ///
+    /// It is empty if they may begin with any text.
+    fn start_of(&self, is_tag: &impl Fn(usize) -> bool) -> &str {
+        match self {
+            Self::All(operands) => {
+                let starts = operands.iter().map(|operand| operand.start_of(is_tag));
+                starts.max_by_key(|start| start.len()).unwrap_or_default()
+            }
+            Self::Matches { operand: Operand::Reference(at), pattern, is_negated: false, .. } if is_tag(*at) => {
+                pattern.start()
+            }
+            _ => "",
+        }
+    }
+}
+
+impl TagFilter {
+    /// `None`: there is no condition, or it is malformed, so that the plan will refuse it.
+    pub(in super::super) fn new(condition: Option<&Expr>) -> Option<Self> {
+        let mut plan = Plan::default();
+        let condition = Condition::new(condition?, &mut plan).ok()?;
+        Some(Self { condition, references: plan.references })
+    }
+
+    /// Whether the condition may hold for a row of the series.
+    ///
+    /// A name without a cast is a field if the series has such a field, and else a tag. If other series have
+    /// the field, the name is a field that the series lacks, and no comparison with it holds.
+    #[must_use]
+    pub fn may_hold(&self, series: &Series) -> bool {
+        work::count(self.condition.size() + self.references.len());
+        let value = |(name, cast): &Reference| {
+            let is_tag = is_of_tag(*cast) && (cast.is_some() || series.field(name).is_none());
+            is_tag.then(|| Value::Text(series.tag(name).into()))
+        };
+        let values: Vec<Option<Value>> = self.references.iter().map(value).collect();
+        self.condition.holds(&|at| values[at].as_ref(), &[]) != Some(false)
+    }
+
+    /// Returns the text with which the values of a tag begin in all series that the condition may hold for.
+    ///
+    /// `is_tag` says whether a name is that of the tag. The text is empty if the values may begin with any.
+    #[must_use]
+    pub fn start_of(&self, is_tag: impl Fn(&str) -> bool) -> &str {
+        self.condition.start_of(&|at| {
+            let (name, cast) = &self.references[at];
+            is_of_tag(*cast) && is_tag(name)
+        })
     }
 }
 

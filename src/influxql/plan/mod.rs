@@ -11,6 +11,7 @@ mod wildcard;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use condition::TagFilter;
 pub(super) use condition::{Condition, wanted_tags};
 pub(super) use dimensions::Dimensions;
 pub(super) use function::{Aggregate, Transform};

@@ -5,15 +5,15 @@ use super::*;
 const HOURLY: &str = "WHERE time >= '2026-03-28T01:00:00Z' AND time < '2026-03-28T09:00:00Z' GROUP BY time(1h)";
 
 /// The numbers of rows and of hours that a query reads.
-fn read(query: &str) -> (usize, usize) {
-    let mut source = Data::new(DATA);
-    let answer = ask(&mut source, query, LIMITS);
+fn read(source: &mut Data, query: &str) -> (usize, usize) {
+    let answer = ask(source, query, LIMITS);
     assert!(!answer.contains("error"), "{answer}");
-    (source.rows, source.hours)
+    (std::mem::take(&mut source.rows), std::mem::take(&mut source.hours))
 }
 
 #[test]
 fn whole_hours_are_read_as_stats_and_nothing_else() {
+    let mut source = Data::new(DATA);
     for query in [
         format!("SELECT mean(temp) FROM climate {HOURLY}"),
         format!("SELECT count(temp), spread(hum), last(temp) FROM climate {HOURLY}, device_id"),
@@ -25,13 +25,14 @@ fn whole_hours_are_read_as_stats_and_nothing_else() {
         "SELECT mean(temp) FROM climate WHERE device_id = 'S1'".to_owned(),
         "SELECT last(temp) FROM climate GROUP BY device_id".to_owned(),
     ] {
-        let (rows, hours) = read(&query);
+        let (rows, hours) = read(&mut source, &query);
         assert!(rows == 0 && hours > 0, "{query}: {rows} rows, {hours} hours");
     }
 }
 
 #[test]
 fn other_statements_read_readings() {
+    let mut source = Data::new(DATA);
     for query in [
         format!("SELECT median(temp) FROM climate {HOURLY}"),
         format!("SELECT mean(temp), mode(temp) FROM climate {HOURLY}"),
@@ -44,13 +45,15 @@ fn other_statements_read_readings() {
         "SELECT max(temp), room FROM climate".to_owned(),
         "SELECT temp FROM climate LIMIT 3".to_owned(),
     ] {
-        let (rows, hours) = read(&query);
+        let (rows, hours) = read(&mut source, &query);
         assert!(rows > 0 && hours == 0, "{query}: {rows} rows, {hours} hours");
     }
 }
 
 #[test]
 fn only_the_edges_of_a_range_are_read_as_readings() {
+    let mut source = Data::new(DATA);
+    let mut read = |query: &str| read(&mut source, query);
     let range = "time >= '2026-03-28T01:50:00Z' AND time <= '2026-03-28T08:10:00Z'";
     let query = format!("SELECT mean(temp), count(temp) FROM climate WHERE device_id = 'S1' AND {range}");
     // One reading each ten minutes: at 01:50, 08:00 and 08:10, and the hours 2 to 7.
@@ -63,15 +66,17 @@ fn only_the_edges_of_a_range_are_read_as_readings() {
 
 #[test]
 fn a_lone_minimum_or_maximum_is_found_in_stats_and_its_instant_in_its_hour() {
+    let mut source = Data::new(DATA);
     let device = "FROM climate WHERE device_id = 'S1'";
     // One reading each ten minutes. The maximum is at 06:00, and again in a later hour.
-    assert_eq!(read(&format!("SELECT max(temp) {device}")), (6, 40));
-    assert_eq!(read(&format!("SELECT max(temp), min(temp) {device}")), (0, 40));
-    assert!(ask(&mut Data::new(DATA), &format!("SELECT max(temp) {device}"), LIMITS).contains("06:00:00Z\",29.8]"));
+    assert_eq!(read(&mut source, &format!("SELECT max(temp) {device}")), (6, 40));
+    assert_eq!(read(&mut source, &format!("SELECT max(temp), min(temp) {device}")), (0, 40));
+    assert!(ask(&mut source, &format!("SELECT max(temp) {device}"), LIMITS).contains("06:00:00Z\",29.8]"));
 }
 
 #[test]
 fn stats_and_readings_give_the_same_answer() {
+    let mut source = Data::new(DATA);
     let range = "time >= '2026-03-28T00:25:00Z' AND time <= '2026-03-28T14:12:45.238Z'";
     for query in [
         "SELECT max(temp) FROM climate".to_owned(),
@@ -85,10 +90,10 @@ fn stats_and_readings_give_the_same_answer() {
             "SELECT max(temp), difference(min(temp)) FROM climate WHERE {range} GROUP BY time(3h) ORDER BY time DESC"
         ),
     ] {
-        let mut source = Data::new(DATA);
+        source.hours = 0;
         let of_stats = ask(&mut source, &query, LIMITS);
         assert!(of_stats.contains("values") && source.hours > 0, "{query}: {of_stats}");
-        let mut source = Data::new(DATA);
+        source.hours = 0;
         let of_readings = ask(&mut source, &query.replace("(temp)", "(temp::float)"), LIMITS);
         assert_eq!((source.hours, of_stats), (0, of_readings), "{query}");
     }
@@ -96,6 +101,8 @@ fn stats_and_readings_give_the_same_answer() {
 
 #[test]
 fn a_limit_ends_the_reading_of_each_series() {
+    let mut source = Data::new(DATA);
+    let mut read = |query: &str| read(&mut source, query);
     assert_eq!(read("SELECT temp FROM climate WHERE device_id = 'S1' LIMIT 3 OFFSET 2").0, 5);
     assert_eq!(read("SELECT temp FROM climate GROUP BY device_id LIMIT 2").0, 8);
     let newest = "SELECT temp FROM climate WHERE device_id =~ /^S[12]$/ ORDER BY time DESC LIMIT";
@@ -103,6 +110,48 @@ fn a_limit_ends_the_reading_of_each_series() {
     assert_eq!(read(&format!("{newest} 3 OFFSET 2")).0, 10);
     let conditional = newest.replace("WHERE", "WHERE temp > 0 AND");
     assert!(read(&format!("{conditional} 1")).0 > 400);
+}
+
+#[test]
+fn a_series_that_a_statement_does_not_need_changes_no_answer() {
+    let (mut all, mut needed) = (Data::new(DATA), Data::new(DATA));
+    needed.leaves_out_others = true;
+    for query in QUERIES.lines().map(|line| line.replace("\\n", "\n")) {
+        assert_eq!(ask(&mut needed, &query, LIMITS), ask(&mut all, &query, LIMITS), "{query}");
+    }
+    assert!(needed.listed < all.listed, "{} of {}", needed.listed, all.listed);
+}
+
+#[test]
+fn a_statement_needs_the_series_that_may_have_rows() {
+    let lines = "m,device_id=old,room=a x=1,y=7 0\nm,device_id=live,room=b x=2 7200000000000";
+    let (mut all, mut needed) = (Data::new(lines), Data::new(lines));
+    needed.leaves_out_others = true;
+    let edges = "time >= 1h AND time < 3h GROUP BY time(1h)";
+    for (query, listed) in [
+        ("SELECT x FROM m WHERE device_id =~ /^l/".to_owned(), 1),
+        ("SELECT x FROM m WHERE room != 'a' AND x > 0".to_owned(), 1),
+        ("SELECT x FROM m WHERE room = 'b' OR y > 0".to_owned(), 2),
+        ("SELECT x FROM m WHERE room::tag !~ /a/ OR device_id = 'live'".to_owned(), 1),
+        ("SHOW SERIES WHERE device_id =~ /^l/".to_owned(), 1),
+        ("SHOW SERIES WHERE time > 2h".to_owned(), 2),
+        ("SELECT x, y FROM m WHERE time >= 2h".to_owned(), 1),
+        ("SELECT * FROM m WHERE time >= 2h".to_owned(), 1),
+        ("SELECT mean(x) FROM m WHERE time < 2h".to_owned(), 1),
+        (format!("SELECT mean(x) FROM m WHERE {edges}"), 2),
+        (format!("SELECT difference(mean(x)) FROM m WHERE {edges} fill(previous)"), 2),
+        ("SELECT x FROM m WHERE time >= 2h GROUP BY device_id SLIMIT 1 SOFFSET 1".to_owned(), 2),
+        ("SELECT z FROM (SELECT x AS z FROM m) WHERE time >= 2h".to_owned(), 1),
+        ("SELECT z FROM (SELECT x + y AS z FROM m) WHERE time >= 2h".to_owned(), 2),
+    ] {
+        let before = needed.listed;
+        assert_eq!(ask(&mut needed, &query, LIMITS), ask(&mut all, &query, LIMITS), "{query}");
+        assert_eq!(needed.listed - before, listed, "{query}");
+    }
+    let few = Limits { max_series: 1, ..LIMITS };
+    let query = "SELECT x FROM m WHERE device_id =~ /^l/ AND time >= 2h";
+    assert!(ask(&mut needed, query, few).contains("02:00:00Z"));
+    assert!(ask(&mut all, query, few).contains("max-select-series limit exceeded: (2/1)"));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn label_sets_with_own_fields(count: usize) -> Vec<BucketWrite> {
 }
 
 /// `count` devices with two measurements each.
-fn many_devices(count: usize) -> Vec<BucketWrite> {
+pub(super) fn many_devices(count: usize) -> Vec<BucketWrite> {
     let of_device =
         |at: usize| (0..2).map(move |hour| bucket(&format!("d{at}"), hour, vec!["m".into(), "n".into()], few(), 0));
     (0..count).flat_map(of_device).collect()

@@ -316,6 +316,20 @@ fn devices_with_very_many_label_sets_of_their_own_are_read_a_part_at_a_time() {
     assert_eq!((service.store.requests(), service.store.most_named()), (2, 10_000));
 }
 
+/// The index has a hundred devices, each with two series.
+#[test]
+fn only_devices_whose_ids_begin_as_the_expression_does_are_listed() {
+    let service = Service::new(cases::many_devices(100));
+    let of = |start: &str| format!("SELECT value FROM m WHERE device_id =~ /^{start}[0-9]*/");
+    let both = format!("SELECT value FROM ({}), ({})", of("d91"), of("d92"));
+    for (text, rows) in [(of("d9"), 11 * 8), (both, 2 * 8)] {
+        let before = service.store.scanned();
+        let answer = service.ask(&text, false, usize::MAX).unwrap();
+        assert_eq!(answer.iter().map(|series| series.rows.len()).sum::<usize>(), rows, "{text}");
+        assert!(service.store.scanned() - before < 3 * 100, "{text}");
+    }
+}
+
 #[test]
 fn a_store_that_is_read_for_each_measurement_is_found() {
     let data = cases::measurements().swap_remove(0).data;
