@@ -101,6 +101,9 @@ impl Data {
 
 /// Splits at a character that no backslash precedes.
 fn split(text: &str, at: char) -> Vec<String> {
+    if !text.contains('\\') {
+        return text.split(at).map(str::to_owned).collect();
+    }
     let mut parts = vec![String::new()];
     let mut is_escaped = false;
     for char in text.chars() {

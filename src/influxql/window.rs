@@ -123,7 +123,8 @@ mod tests {
         assert_ne!(by, 0, "{name}");
         let (mut latest, mut start): (Option<i64>, Option<i64>) = (None, None);
         let mut last = 0..0;
-        for at in (change - 2 * DAY..change + 2 * DAY).step_by(QUARTER as usize) {
+        let around = 2 * windows.every_ns.max(DAY / 4);
+        for at in (change - around..change + around).step_by(QUARTER as usize) {
             let shown = at + zone::offset_ns(zone, at) - windows.offset_ns;
             let nth = shown.div_euclid(windows.every_ns);
             let begins = match latest {

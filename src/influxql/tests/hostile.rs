@@ -64,14 +64,17 @@ fn mutations_of_the_corpus_never_panic() {
 }
 
 /// Asks in a thread with the stack of a worker, and returns the answer.
-fn ask_in_small_stack(query: String) -> String {
-    let ask = move || ask(&mut Data::new(DATA), &query, LIMITS);
-    std::thread::Builder::new().stack_size(2 << 20).spawn(ask).unwrap().join().unwrap()
+fn ask_in_small_stack(source: &mut Data, query: &str) -> String {
+    std::thread::scope(|scope| {
+        let ask = move || ask(source, query, LIMITS);
+        std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, ask).unwrap().join().unwrap()
+    })
 }
 
 #[test]
 fn deep_nesting_is_refused_before_the_stack_ends() {
     let many = 50_000;
+    let mut source = Data::new(DATA);
     for query in [
         format!("SELECT {}temp{} FROM climate", "(".repeat(many), ")".repeat(many)),
         format!("SELECT temp FROM climate WHERE {}", "(".repeat(many)),
@@ -84,7 +87,7 @@ fn deep_nesting_is_refused_before_the_stack_ends() {
         format!("SELECT temp FROM climate WHERE temp{} > 1", " - 1".repeat(many)),
         format!("SELECT temp FROM climate WHERE room = ''{}", " OR room = 'a'".repeat(15_000)),
     ] {
-        let answer = ask_in_small_stack(query.clone());
+        let answer = ask_in_small_stack(&mut source, &query);
         assert!(answer.contains("error"), "{}: {answer}", &query[..60]);
         assert!(answer.len() < 500, "{answer}");
     }
@@ -92,13 +95,14 @@ fn deep_nesting_is_refused_before_the_stack_ends() {
 
 #[test]
 fn long_lists_of_conditions_are_answered() {
+    let mut source = Data::new(DATA);
     let operands: Vec<_> = (0..5_000).map(|at| format!("device_id = 'S{at}'")).collect();
     for join in [" OR ", " AND "] {
         let query = format!("SELECT count(temp) FROM climate WHERE ({})", operands.join(join));
-        assert!(!ask_in_small_stack(query).contains("error"));
+        assert!(!ask_in_small_stack(&mut source, &query).contains("error"));
     }
     let alternating = "room = '' OR floor = '0' AND ".repeat(500) + "temp > 1";
-    let answer = ask_in_small_stack(format!("SELECT count(temp) FROM climate WHERE {alternating}"));
+    let answer = ask_in_small_stack(&mut source, &format!("SELECT count(temp) FROM climate WHERE {alternating}"));
     assert!(!answer.contains("error"), "{answer}");
 }
 
@@ -110,14 +114,15 @@ fn sum(operand: &str, groups: usize) -> String {
 
 #[test]
 fn operators_of_an_expression_have_a_limit() {
+    let mut source = Data::new(DATA);
     let (most, more) = (sum("temp", 8), sum("temp", 9));
     let conditions = [&*most; 3].join(" > 1 AND ") + " > 1";
     for allowed in [format!("{most} AS a FROM climate"), format!("temp FROM climate WHERE {conditions}")] {
-        let answer = ask_in_small_stack(format!("SELECT {allowed} LIMIT 1"));
+        let answer = ask_in_small_stack(&mut source, &format!("SELECT {allowed} LIMIT 1"));
         assert!(!answer.contains("error"), "{answer}");
     }
     for refused in [format!("{more} AS a FROM climate"), format!("temp FROM climate WHERE room = '' OR {more} > 1")] {
-        let answer = ask_in_small_stack(format!("SELECT {refused} LIMIT 1"));
+        let answer = ask_in_small_stack(&mut source, &format!("SELECT {refused} LIMIT 1"));
         assert!(answer.contains("an expression has at most 500 operators"), "{answer}");
     }
 }
@@ -141,20 +146,21 @@ fn operators_are_work() {
         assert!(answer.contains("max-select-point limit exceeded"), "{answer}");
     }
     // In parts, values have no limit, but each row may end the statement.
-    let statement = &parse(&rows, &Parameters::default()).unwrap()[0];
+    let statement = &parse(&format!("{rows} LIMIT 100"), &Parameters::default()).unwrap()[0];
     let checks = source.checks.get();
     stream(statement, &mut source, &options(LIMITS), &mut |_| Ok(())).unwrap();
-    assert!(source.checks.get() > checks + 1_000, "{}", source.checks.get());
+    assert!(source.checks.get() >= checks + 100, "{}", source.checks.get());
 }
 
 #[test]
 fn sizes_and_counts_have_limits() {
+    let mut source = Data::new(DATA);
     let long = format!("SELECT temp FROM climate -- {}", "x".repeat(QUERY_MAX_BYTES));
-    assert!(ask_in_small_stack(long).contains("a query has at most 262144 bytes"));
+    assert!(ask_in_small_stack(&mut source, &long).contains("a query has at most 262144 bytes"));
     let many = "SHOW DATABASES;".repeat(STATEMENTS_MAX + 1);
-    assert!(ask_in_small_stack(many).contains("a query has at most 256 statements"));
+    assert!(ask_in_small_stack(&mut source, &many).contains("a query has at most 256 statements"));
     let many = format!("SELECT temp FROM climate WHERE room = ''{}", " OR room =~ /[a-z]{200}/".repeat(101));
-    assert!(ask_in_small_stack(many).contains("a query has at most 100 regular expressions"));
+    assert!(ask_in_small_stack(&mut source, &many).contains("a query has at most 100 regular expressions"));
 }
 
 #[test]
@@ -200,7 +206,7 @@ fn series_windows_points_and_rows_have_limits() {
 
 #[test]
 fn a_hostile_expression_or_limit_takes_no_time() {
-    let before = Instant::now();
+    let (mut source, before) = (Data::new(DATA), Instant::now());
     for query in [
         format!("SELECT temp FROM climate WHERE room =~ /^({}b)+$/", "a*".repeat(1_000)),
         format!("SELECT temp FROM climate WHERE room =~ /{}/", "(a?){50}".repeat(100)),
@@ -216,7 +222,7 @@ fn a_hostile_expression_or_limit_takes_no_time() {
         "SELECT mean(temp) FROM climate WHERE time > -9223372036854775808 GROUP BY time(1w, -1w)".to_owned(),
         "SELECT derivative(mean(temp)) FROM climate WHERE time > -10 GROUP BY time(99999999999999h)".to_owned(),
     ] {
-        ask_in_small_stack(query);
+        ask_in_small_stack(&mut source, &query);
     }
     assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
 }
@@ -268,7 +274,7 @@ fn names_have_a_limit() {
 
 #[test]
 fn groups_take_memory() {
-    let names: Vec<_> = (0..900).map(|at| format!("n{at}")).collect();
+    let names: Vec<_> = (0..300).map(|at| format!("n{at}")).collect();
     let query = format!("SELECT last(v) FROM m GROUP BY {} SLIMIT 1", names.join(","));
     let peak = Peak::default();
     let statement = &parse(&query, &Parameters::default()).unwrap()[0];
@@ -278,7 +284,7 @@ fn groups_take_memory() {
     let query = query.replace("SLIMIT", ",device_id SLIMIT");
     let statement = &parse(&query, &Parameters::default()).unwrap()[0];
     execute(statement, &mut thousand(), &Options { memory: &peak, ..options(LIMITS) }).unwrap();
-    assert!(peak.0.get() > 40 << 20, "{}", peak.0.get());
+    assert!(peak.0.get() > 12 << 20, "{}", peak.0.get());
 }
 
 /// The bytes of memory that are left for a statement.
