@@ -386,7 +386,7 @@ impl Stored<'_> {
     ///
     /// A request with `is_beside_stats` wants only a piece of such an hour. But stats exist only for whole
     /// hours. So the readings of the whole hours are read, and [`OfDevice::check_read`] compares their number
-    /// with this count.
+    /// with this count. Hours without values are not read.
     pub(super) fn count_beside_stats(
         &mut self,
         requests: &[Request<'_>],
@@ -417,6 +417,10 @@ impl Stored<'_> {
             };
             reader(Read::Others(others)).map(|_| ())
         })?;
+        for ((device, part), _) in counts.iter().filter(|(_, count)| **count == 0) {
+            let read_ms = &mut devices[*device].parts[*part].read_ms;
+            read_ms.end = read_ms.start;
+        }
         Ok(counts)
     }
 

@@ -23,7 +23,9 @@ use super::source::Stored;
 use crate::access::DeviceScope;
 use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
-use crate::influxql::{Format, Memory, Options, OutSeries, Parameters, StatementError, Writer, execute, parse, stream};
+use crate::influxql::{
+    Format, Memory, Options, OutSeries, Parameters, StatementError, Value, Writer, execute, parse, stream,
+};
 use crate::model::{BucketWrite, DeviceIdCase};
 use crate::query::tests::{limits, over as queries_over};
 use crate::query::{Queries, STATS_AT_ONCE};
@@ -314,6 +316,25 @@ fn devices_with_very_many_label_sets_of_their_own_are_read_a_part_at_a_time() {
     let text = format!("SELECT count(value) FROM m WHERE {hour} GROUP BY device_id");
     assert_eq!(service.ask(&text, false, usize::MAX).unwrap().len(), 12);
     assert_eq!((service.store.requests(), service.store.most_named()), (2, 10_000));
+}
+
+/// Each device has values at 0:00, 0:10, 0:20 and 0:30, and at the same minutes of the next hour.
+#[test]
+fn hours_at_the_ends_of_a_range_are_read_only_of_devices_with_values_in_them() {
+    let service = Service::new(cases::many_devices(20));
+    for (ends, reads, count) in [
+        (["2026-04-19T21:10:00Z", "2026-04-20T05:40:00Z"], 0, 8),
+        (["2026-04-19T21:10:00Z", "2026-04-20T01:15:00Z"], 20, 6),
+        (["2026-04-20T00:15:00Z", "2026-04-20T05:40:00Z"], 20, 6),
+    ] {
+        let before = service.store.reads();
+        let range = format!("time >= '{}' AND time < '{}'", ends[0], ends[1]);
+        let text = format!("SELECT count(value) FROM m WHERE {range} GROUP BY device_id");
+        let answer = service.ask(&text, false, usize::MAX).unwrap();
+        assert_eq!(answer.len(), 20, "{text}");
+        assert!(answer.iter().all(|series| series.rows[0].1[0] == Value::Integer(count)), "{text}");
+        assert_eq!(service.store.reads() - before, reads, "{text}");
+    }
 }
 
 /// The index has a hundred devices, each with two series.

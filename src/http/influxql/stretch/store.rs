@@ -28,6 +28,8 @@ pub(super) struct Counted {
     passed: AtomicUsize,
     /// The number of requests for stats.
     requests: AtomicUsize,
+    /// The number of requests for readings.
+    reads: AtomicUsize,
     /// The most stats that one request has returned.
     most_passed: AtomicUsize,
     /// The most metrics that one request for stats has named.
@@ -50,8 +52,8 @@ impl Counted {
         for outcome in store.write(&writes).await {
             outcome.unwrap();
         }
-        let [scanned, passed, requests, most_passed, most_named] = [0; 5].map(AtomicUsize::new);
-        Self { store, hours, size, scanned, passed, requests, most_passed, most_named }
+        let [scanned, passed, requests, reads, most_passed, most_named] = [0; 6].map(AtomicUsize::new);
+        Self { store, hours, size, scanned, passed, requests, reads, most_passed, most_named }
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -71,6 +73,11 @@ impl Counted {
     /// The number of requests for stats.
     pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The number of requests for readings.
+    pub(super) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
     }
 
     /// The most stats that one request has returned.
@@ -128,6 +135,7 @@ impl Store for Counted {
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         let found = self.store.readings(query).await?;
         let hours = Hour::of(query.range_ms.start)..Hour::at_or_after(found.complete_until_ms);
         self.scan(&query.device, hours, |(values, _)| values);
