@@ -132,6 +132,11 @@ async fn each_form_of_a_row_is_read() {
         ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &[], "metrics t{unit=°C}"),
         ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &["--metric", "t"], "metrics t{unit=°C}"),
         ("time,t (°C)\n2026-10-24 14:30:15,21.5\n".as_bytes(), &["--metric", "t=t (°C)"], "metrics t\n"),
+        (
+            b"time,tag,value,note\n2026-10-24 14:30:15,t,21.5,ok\n",
+            &["--metric-column", "tag"],
+            "metrics of the rows, values from value\n",
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -164,6 +169,7 @@ async fn a_file_with_several_readings_is_refused_with_the_option_that_tells() {
             "line 2: column \"time\": \"01/02/2026 10:00\": 1 February 2026 or 2 January 2026: add --time-format \
              '%d/%m/%Y %H:%M' or --time-format '%m/%d/%Y %H:%M'",
         ),
+        (b"time,tag,value\n1,t,1\n", &[], 64, "add --metric-column \"tag\", or --metric NAME=\"value\" if all rows"),
         (b"time,t\n10:00,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\n24.10.2026,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\nnoon,1\n", &[], 1, "--time-format names another form"),
@@ -244,12 +250,9 @@ async fn a_file_that_cannot_be_read_is_named_and_the_next_one_follows() {
     let folder = TempDir::new().expect("a temporary folder");
     let [good, empty, cut, last, progress] =
         ["a.csv", "b.csv", "c.csv.gz", "d.csv", "progress"].map(|name| folder.path().join(name));
-    for (file, text) in [
-        (&good, "time,v\n1776693610,1\n"),
-        (&empty, ""),
-        (&cut, "\x1F"),
-        (&last, "time,v\n1776693620,2\n"),
-    ] {
+    for (file, text) in
+        [(&good, "time,v\n1776693610,1\n"), (&empty, ""), (&cut, "\x1F"), (&last, "time,v\n1776693620,2\n")]
+    {
         std::fs::write(file, text).expect("writable");
     }
     let files = [&good, &empty, &cut, &last].map(|file| path(file));

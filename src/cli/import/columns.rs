@@ -10,6 +10,25 @@ use super::numbers::{self, Unclear};
 
 const TIME_NAMES: [&str; 5] = ["timestamp", "time", "ts", "datetime", "date"];
 const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id", "host"];
+/// The names of columns that mostly name the metric of each row, beside one of [`VALUE_NAMES`].
+const METRIC_NAMES: [&str; 12] = [
+    "metric",
+    "measurement",
+    "variable",
+    "parameter",
+    "signal",
+    "tag",
+    "series",
+    "channel",
+    "field",
+    "point",
+    "sensor",
+    "name",
+];
+const VALUE_NAMES: [&str; 4] = ["value", "val", "reading", "wert"];
+const UNIT_NAMES: [&str; 2] = ["unit", "units"];
+/// Fewer rows do not show that a column tells the rows of an instant apart.
+const TELLING_ROWS: usize = 10;
 
 /// The columns named on the command line.
 #[derive(Debug, Clone)]
@@ -18,6 +37,8 @@ pub(super) struct Wanted {
     pub(super) device: WantedDevice,
     /// The column of the time, or of the date and the time of day: `date,time`.
     pub(super) time_column: Option<String>,
+    /// The column that names the metric of each row.
+    pub(super) metric_column: Option<String>,
     /// The metrics; empty for every column of numbers.
     pub(super) metrics: Vec<WantedMetric>,
 }
@@ -25,7 +46,10 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Whether the command line names nothing.
     pub(super) const fn is_nothing(&self) -> bool {
-        matches!(self.device, WantedDevice::Customary) && self.time_column.is_none() && self.metrics.is_empty()
+        matches!(self.device, WantedDevice::Customary)
+            && self.time_column.is_none()
+            && self.metric_column.is_none()
+            && self.metrics.is_empty()
     }
 }
 
@@ -109,6 +133,13 @@ pub(super) enum ColumnsError {
     Several(String, String),
     #[error("no column contains numbers (columns: {0})")]
     NoValues(String),
+    #[error("several columns contain numbers: name that of the values, such as --metric value (columns: {0})")]
+    SeveralValues(String),
+    #[error(
+        "the column {0:?} seems to name the metric of each row: add --metric-column {0:?}, or --metric NAME={1:?} if \
+         all rows have the same metric"
+    )]
+    NamesMetrics(String, String),
     #[error("the metric {0:?} would be read from two columns")]
     Twice(String),
     #[error(transparent)]
@@ -124,6 +155,10 @@ pub(super) struct Columns {
     pub(super) time: Vec<usize>,
     /// The device ID.
     pub(super) device: DeviceSource,
+    /// The column that names the metric of the value of each row.
+    ///
+    /// Then there is one column of values, whose own metric does not matter.
+    pub(super) metric: Option<MetricColumn>,
     /// The metrics, at least one.
     pub(super) values: Vec<ValueColumn>,
     /// The names of the columns that are not read.
@@ -137,6 +172,15 @@ pub(super) enum DeviceSource {
     Fixed(String),
     /// This column.
     Column(usize),
+}
+
+/// A column that names the metric of each row.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MetricColumn {
+    /// The position of the column in a row.
+    pub(super) at: usize,
+    /// The position of the column of units.
+    pub(super) unit: Option<usize>,
 }
 
 /// A column of values.
@@ -172,18 +216,34 @@ impl Columns {
                 (DeviceSource::Column(at), Some(at))
             }
         };
-        let is_value = |&at: &usize| {
-            !time.contains(&at) && Some(at) != device_column && header.names[at].is_series && holds_numbers(sample, at)
+        let metric = wanted.metric_column.as_ref().map(|name| header.metric(name)).transpose()?;
+        let is_key = |at: usize| {
+            let is_of_metric = metric.as_ref().is_some_and(|of| of.at == at || of.unit == Some(at));
+            time.contains(&at) || Some(at) == device_column || is_of_metric
         };
+        let is_value = |&at: &usize| !is_key(at) && header.names[at].is_series && holds_numbers(sample, at);
         let all = 0..header.names.len();
         let candidates: Vec<usize> = all.clone().filter(is_value).collect();
-        let values = header.values(&candidates, &wanted.metrics)?;
+        let mut values = header.values(&candidates, &wanted.metrics)?;
+        let of_row = header.value_of_row(&values);
+        if metric.is_some() {
+            let nth = of_row.ok_or_else(|| ColumnsError::SeveralValues(header.list()))?;
+            values = vec![values.swap_remove(nth)];
+        }
         let of_values: HashSet<usize> = values.iter().map(|value| value.at).collect();
-        let is_read = |at: usize| time.contains(&at) || Some(at) == device_column || of_values.contains(&at);
+        let is_read = |at: usize| is_key(at) || of_values.contains(&at);
         let is_empty = |at: usize| header.names[at].text.is_empty() && cells(sample, at).next().is_none();
-        let ignored = all.filter(|&at| !is_read(at) && !is_empty(at)).map(|at| header.names[at].text.to_owned());
-        let ignored = ignored.collect();
-        Ok(Self { time, device, values, ignored })
+        let unread: Vec<usize> = all.filter(|&at| !is_read(at) && !is_empty(at)).collect();
+        let text = |at: usize| header.names[at].text.to_owned();
+        if let (None, true, Some(nth)) = (&metric, wanted.metrics.is_empty(), of_row) {
+            let device = if let DeviceSource::Column(at) = device { Some(at) } else { None };
+            let identity: Vec<usize> = time.iter().copied().chain(device).collect();
+            if let Some(at) = header.naming_metrics(&unread, values[nth].at, sample, &identity) {
+                return Err(ColumnsError::NamesMetrics(text(at), text(values[nth].at)));
+            }
+        }
+        let ignored = unread.into_iter().map(text).collect();
+        Ok(Self { time, device, metric, values, ignored })
     }
 }
 
@@ -283,6 +343,43 @@ impl<'a> Header<'a> {
         names.iter().find_map(position)
     }
 
+    /// The column that names the metric of each row, with that of its unit.
+    fn metric(&self, name: &str) -> Result<MetricColumn, ColumnsError> {
+        let at = self.named(name)?;
+        Ok(MetricColumn { at, unit: self.customary(&UNIT_NAMES).filter(|unit| *unit != at) })
+    }
+
+    /// Whether a column has one of `names`, as InfluxDB writes it too: `_value`.
+    fn has_name_of(&self, at: usize, names: &[&str]) -> bool {
+        let name = self.names[at].metric.trim_start_matches('_');
+        names.iter().any(|known| name.eq_ignore_ascii_case(known))
+    }
+
+    /// Which of the columns has the value, if a row has one only: `None` if several may have it.
+    fn value_of_row(&self, values: &[ValueColumn]) -> Option<usize> {
+        match values {
+            [_] => Some(0),
+            _ => values.iter().position(|value| self.has_name_of(value.at, &VALUE_NAMES)),
+        }
+    }
+
+    /// The column of text, of those that are not read, that seems to name the metric of each row.
+    ///
+    /// It is called so beside a column `value`, or tells the rows of one device and time apart.
+    fn naming_metrics(
+        &self,
+        unread: &[usize],
+        value: usize,
+        sample: &[&StringRecord],
+        identity: &[usize],
+    ) -> Option<usize> {
+        let texts: Vec<usize> = unread.iter().copied().filter(|&at| !holds_numbers(sample, at)).collect();
+        let find = |is_it: &dyn Fn(usize) -> bool| texts.iter().copied().find(|&at| is_it(at));
+        let is_beside_value = self.has_name_of(value, &VALUE_NAMES);
+        find(&|at| is_beside_value && self.has_name_of(at, &METRIC_NAMES))
+            .or_else(|| find(&|at| tells_apart(sample, identity, at)))
+    }
+
     /// The columns of the named metrics; if none is named, all candidates.
     fn values(&self, candidates: &[usize], wanted: &[WantedMetric]) -> Result<Vec<ValueColumn>, ColumnsError> {
         let values: Vec<ValueColumn> = if wanted.is_empty() {
@@ -359,9 +456,16 @@ fn with_unit(name: &str) -> Option<(&str, &str)> {
 
 /// The series `name` with the unit of the series `column`, unless it has one itself.
 fn with_unit_of(column: &str, name: &str) -> Result<String, SeriesError> {
-    let (new, column) = (Series::parse(name)?, Series::parse(column).ok());
-    let unit = column.as_ref().and_then(unit_of).filter(|_| unit_of(&new).is_none());
-    let Some(unit) = unit else { return Ok(name.to_owned()) };
+    let column = Series::parse(column).ok();
+    labelled(name, column.as_ref().and_then(unit_of))
+}
+
+/// The series `name` with a unit, unless it has one itself.
+pub(super) fn labelled(name: &str, unit: Option<&str>) -> Result<String, SeriesError> {
+    let new = Series::parse(name)?;
+    let Some(unit) = unit.filter(|_| unit_of(&new).is_none()) else {
+        return Ok(series::canonical(name)?.into_owned());
+    };
     let labels = new.labels.iter().map(|(key, value)| (&**key, &**value));
     let mut labels: Vec<(&str, &str)> = labels.chain([("unit", unit)]).collect();
     let mut text = String::new();
@@ -379,6 +483,20 @@ fn holds_numbers(sample: &[&StringRecord], at: usize) -> bool {
     numbers.len() > others.len() || others.is_empty()
 }
 
+/// Whether many rows have the device and the time of another one, and a column tells them all apart.
+///
+/// The columns of `identity` have the device and the time.
+fn tells_apart(sample: &[&StringRecord], identity: &[usize], at: usize) -> bool {
+    let (mut instants, mut rows) = (HashSet::new(), HashSet::new());
+    for &row in sample {
+        let cell = |at: usize| row.get(at).unwrap_or_default().trim();
+        let instant: Vec<&str> = identity.iter().map(|&at| cell(at)).collect();
+        rows.insert((instant.clone(), cell(at)));
+        instants.insert(instant);
+    }
+    sample.len() >= TELLING_ROWS && instants.len() * 3 <= sample.len() * 2 && rows.len() == sample.len()
+}
+
 /// The cells of a column in the sample that are not empty.
 fn cells<'a>(sample: &'a [&StringRecord], at: usize) -> impl Iterator<Item = &'a str> {
     sample.iter().filter_map(move |row| row.get(at)).map(str::trim).filter(|cell| !cell.is_empty())
@@ -392,7 +510,7 @@ mod tests {
         let rows: Vec<StringRecord> = table.iter().map(|row| StringRecord::from(row.to_vec())).collect();
         let sample: Vec<&StringRecord> = rows[1..].iter().collect();
         let metrics = metrics.iter().map(|metric| metric.parse().unwrap()).collect();
-        Columns::find(&rows[0], &sample, &Wanted { device, time_column: None, metrics })
+        Columns::find(&rows[0], &sample, &Wanted { device, time_column: None, metric_column: None, metrics })
     }
 
     fn fixed() -> WantedDevice {
@@ -467,6 +585,61 @@ mod tests {
     }
 
     #[test]
+    fn a_column_may_name_the_metric_of_each_row() {
+        let find = |names: &[&str], row: &[&str], metrics: &[&str]| {
+            let [header, row] = [names, row].map(|cells| StringRecord::from(cells.to_vec()));
+            let metrics = metrics.iter().map(|metric| metric.parse().unwrap()).collect();
+            let metric_column = Some("tag".to_owned());
+            let found =
+                Columns::find(&header, &[&row], &Wanted { device: fixed(), time_column: None, metric_column, metrics });
+            found.map(|found| {
+                (found.metric, found.values.iter().map(|value| value.at).collect::<Vec<_>>(), found.ignored)
+            })
+        };
+        let names = ["ts", "tag", "Value", "quality", "Unit"];
+        let (row, metric) = (["1", "7", "2", "192", "°C"], Some(MetricColumn { at: 1, unit: Some(4) }));
+        assert_eq!(find(&names, &row, &[]), Ok((metric, vec![2], vec!["quality".to_owned()])));
+        let (names, row) = (["ts", "tag", "raw", "quality"], ["1", "a", "2", "192"]);
+        let list = || names.join(", ");
+        assert_eq!(find(&names, &row, &[]), Err(ColumnsError::SeveralValues(list())));
+        let metric = Some(MetricColumn { at: 1, unit: None });
+        assert_eq!(find(&names, &row, &["raw"]), Ok((metric, vec![2], vec!["quality".to_owned()])));
+        let absent = find(&["ts", "value"], &["1", "2"], &[]);
+        assert_eq!(absent, Err(ColumnsError::Absent("tag".into(), "ts, value".into())));
+    }
+
+    #[test]
+    fn a_column_that_seems_to_name_the_metric_of_each_row_is_asked_about() {
+        let seems = |column: &str, value: &str| ColumnsError::NamesMetrics(column.into(), value.into());
+        for (names, row, column) in [
+            (["ts", "Metric", "value", "note"], ["1", "temp", "2", "a"], "Metric"),
+            (["ts", "_field", "_value", "_measurement"], ["1", "temp", "2", "a"], "_field"),
+            (["ts", "quality", "value", "tag"], ["1", "192", "2", "a"], "tag"),
+        ] {
+            assert_eq!(find(&[&names, &row], fixed(), &[]), Err(seems(column, names[2])));
+            assert!(find(&[&names, &row], fixed(), &[&format!("x={}", names[2])]).is_ok());
+        }
+        for (names, row) in [(["ts", "tag", "temp"], ["1", "a", "2"]), (["ts", "state", "value"], ["1", "on", "2"])] {
+            assert!(find(&[&names, &row], fixed(), &[]).is_ok(), "{names:?}");
+        }
+        // Without a telling name, many rows tell.
+        let table = |rows: usize, of_instant: usize, of_text: usize| {
+            let cells =
+                (0..rows).map(|row| [(row / of_instant).to_string(), format!("t{}", row % of_text), "1".into()]);
+            let rows: Vec<StringRecord> = cells.map(|cells| StringRecord::from(cells.to_vec())).collect();
+            let wanted = Wanted { device: fixed(), time_column: None, metric_column: None, metrics: Vec::new() };
+            let sample: Vec<&StringRecord> = rows.iter().collect();
+            Columns::find(&StringRecord::from(vec!["ts", "what", "temp"]), &sample, &wanted).map(|found| found.ignored)
+        };
+        assert_eq!(table(100, 4, 4), Err(seems("what", "temp")));
+        assert_eq!(table(99, 2, 2), Err(seems("what", "temp")));
+        for (rows, of_instant, of_text) in [(8, 4, 4), (100, 1, 4), (100, 4, 3), (100, 4, 1)] {
+            let expected = Ok(vec!["what".to_owned()]);
+            assert_eq!(table(rows, of_instant, of_text), expected, "{rows} {of_instant} {of_text}");
+        }
+    }
+
+    #[test]
     fn a_file_like_those_of_the_server_has_its_time_in_the_first_column_and_no_device() {
         let names = ["ts", " t", "Druck (bar)", "host", "u", "time", "timestamp\r"];
         let find_at = |time: &str, device: WantedDevice, metrics: &[&str]| {
@@ -508,7 +681,8 @@ mod tests {
     fn date_and_time_may_have_two_columns() {
         let rows = [StringRecord::from(vec!["Datum", "Uhrzeit", "a,b", "v"])];
         let find = |time: &str| {
-            let wanted = Wanted { device: fixed(), time_column: Some(time.to_owned()), metrics: Vec::new() };
+            let time_column = Some(time.to_owned());
+            let wanted = Wanted { device: fixed(), time_column, metric_column: None, metrics: Vec::new() };
             Columns::find(&rows[0], &[], &wanted).map(|columns| columns.time)
         };
         assert_eq!(find("Datum, Uhrzeit"), Ok(vec![0, 1]));
@@ -522,7 +696,7 @@ mod tests {
         let find = |time: &str, device: &str| {
             let (device, time_column) = (WantedDevice::Column(device.to_owned()), Some(time.to_owned()));
             let metrics = vec!["w".parse().unwrap()];
-            let found = Columns::find(&header, &[], &Wanted { device, time_column, metrics });
+            let found = Columns::find(&header, &[], &Wanted { device, time_column, metric_column: None, metrics });
             found.map(|columns| (columns.time, columns.device))
         };
         let several = |name: &str| ColumnsError::Several(name.into(), "t, t, d, d, time, v, w".into());

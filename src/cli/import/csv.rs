@@ -12,7 +12,7 @@ use csv::StringRecord;
 use tidegauge::model::{METRICS_PER_READING, check_device_id};
 
 use super::cells::{Found, Input};
-use super::columns::{Columns, ColumnsError, DeviceSource, ValueColumn, Wanted};
+use super::columns::{self, Columns, ColumnsError, DeviceSource, MetricColumn, Wanted};
 use super::exported::{self, ValueRows};
 use super::numbers::{self, Decimal};
 use super::preamble::Preamble;
@@ -355,6 +355,11 @@ const fn readings_of(values: usize) -> u64 {
     values.div_ceil(METRICS_PER_READING) as u64
 }
 
+/// A metric as a JSON key: `"temp":`.
+fn key(metric: &str) -> String {
+    format!("{}:", serde_json::Value::from(metric))
+}
+
 /// Completes a line of NDJSON with its time.
 fn complete(text: &mut Vec<u8>, ms: i64) {
     text.extend_from_slice(format!(",\"ts\":{ms}}}").as_bytes());
@@ -372,8 +377,7 @@ struct Converter {
 
 impl Converter {
     fn new(columns: Columns, header: &StringRecord) -> Self {
-        let key = |value: &ValueColumn| format!("{}:", serde_json::Value::from(value.metric.as_str()));
-        let keys = columns.values.iter().map(key).collect();
+        let keys = columns.values.iter().map(|value| key(&value.metric)).collect();
         let width = Width::of(header);
         let header = header.iter().map(|name| name.trim().to_owned()).collect();
         Self { keys, header, width, columns, decimal: None }
@@ -393,6 +397,8 @@ impl Converter {
         let at = &self.columns.time[..];
         let time = joined(row, at);
         let when = times.parse(&time).map_err(|error| self.bad(at, &time, &error))?;
+        let series = self.columns.metric.as_ref().map(|of| self.series(of, row)).transpose()?;
+        let own_key = series.as_deref().map(key);
         text.extend_from_slice(format!("{{\"deviceId\":{},\"values\":{{", serde_json::Value::from(device)).as_bytes());
         let (mut values, mut empty_cells, mut bad_values, mut filled) = (0_usize, 0, Vec::new(), Vec::new());
         for (value, key) in self.columns.values.iter().zip(&self.keys) {
@@ -415,7 +421,7 @@ impl Converter {
                 _ => b",",
             };
             text.extend_from_slice(separator);
-            text.extend_from_slice(key.as_bytes());
+            text.extend_from_slice(own_key.as_ref().unwrap_or(key).as_bytes());
             serde_json::to_writer(&mut *text, &number).expect("a Vec takes any bytes");
             values += 1;
             if matches!(when, When::Twice(_)) {
@@ -428,7 +434,18 @@ impl Converter {
         let end: &[u8] = if values > METRICS_PER_READING { b"}}]" } else { b"}" };
         text.extend_from_slice(end);
         filled.sort_unstable();
-        Ok(Converted { when, sender: Cow::Borrowed(device), empty_cells, bad_values, filled, values })
+        let sender: Cow<'a, str> = match series {
+            Some(series) if !times.is_fixed() => format!("{device} {series}").into(),
+            _ => Cow::Borrowed(device),
+        };
+        Ok(Converted { when, sender, empty_cells, bad_values, filled, values })
+    }
+
+    /// The series that a row names.
+    fn series(&self, of: &MetricColumn, row: &StringRecord) -> Result<String, String> {
+        let cell = |at: usize| row.get(at).unwrap_or_default().trim();
+        let unit = of.unit.map(cell).filter(|unit| !unit.is_empty());
+        columns::labelled(cell(of.at), unit).map_err(|why| self.bad(&[of.at], cell(of.at), &why))
     }
 
     fn bad(&self, at: &[usize], cell: &str, why: &dyn std::fmt::Display) -> String {
@@ -494,7 +511,7 @@ mod tests {
     use super::*;
 
     fn options(device: WantedDevice) -> Options {
-        let wanted = Wanted { device, time_column: None, metrics: Vec::new() };
+        let wanted = Wanted { device, time_column: None, metric_column: None, metrics: Vec::new() };
         let times = Times::usual(TimeZone::UTC);
         Options { wanted, times, delimiter: None, decimal: None, skip_lines: None }
     }
@@ -534,6 +551,39 @@ mod tests {
             (3, Ok(r#"{"deviceId":"S2","values":{"hum \"%\"":1000.0},"ts":1776693620000}"#.to_owned())),
         ];
         assert_eq!(rows(input, WantedDevice::Customary), expected);
+    }
+
+    /// The times of the middle rows exist twice, and are in order for each metric.
+    #[test]
+    fn a_row_may_name_its_metric_and_unit() {
+        let input = "time,tag,value,unit\n2026-10-25 01:30,t,1,°C\n2026-10-25 01:30,on,true,\n\
+                     2026-10-25 02:30,t,2,°C\n2026-10-25 02:30,on,0,\n2026-10-25 02:30,t,3,°C\n\
+                     2026-10-25 02:30,on,1,\n2026-10-25 03:30,t,4,°C\n2026-10-25 03:30,on,,\n\
+                     2026-10-25 03:30,,5,\n2026-10-25 03:30,on,FALSE,\n2026-10-25 03:30,t{unit=K},6,°C\n";
+        let options = options(WantedDevice::Fixed("d".into()));
+        let times = Times::usual(TimeZone::get("Europe/Vienna").unwrap());
+        let wanted = Wanted { metric_column: Some("tag".to_owned()), ..options.wanted };
+        let mut found = rows_with(input.as_bytes(), &Options { wanted, times, ..options });
+        found.sort_by_key(|(line, _)| *line);
+        let line = |series: &str, value: &str, hour: i64| {
+            let ms = 1_792_884_600_000 + hour * 3_600_000;
+            Ok(format!("{{\"deviceId\":\"d\",\"values\":{{\"{series}\":{value}.0}},\"ts\":{ms}}}"))
+        };
+        let (t, no_name) = ("t{unit=°C}", "column \"tag\": \"\": a metric name must not be empty");
+        let expected = [
+            (2, line(t, "1", 0)),
+            (3, line("on", "1", 0)),
+            (4, line(t, "2", 1)),
+            (5, line("on", "0", 1)),
+            (6, line(t, "3", 2)),
+            (7, line("on", "1", 2)),
+            (8, line(t, "4", 3)),
+            (9, Err("1 empty".to_owned())),
+            (10, Err(no_name.to_owned())),
+            (11, line("on", "0", 3)),
+            (12, line("t{unit=K}", "6", 3)),
+        ];
+        assert_eq!(found, expected);
     }
 
     /// The middle two rows have a time that exists twice.

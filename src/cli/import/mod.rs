@@ -97,6 +97,13 @@ pub(crate) struct ImportArgs {
     /// CSV: a metric and its column; may be repeated [default: every column of numbers]
     #[arg(long = "metric", value_name = "NAME[=COLUMN]")]
     metrics: Vec<WantedMetric>,
+    #[arg(
+        long,
+        value_name = "NAME",
+        help = "CSV: the column that names the metric of each row; the column value, or the only one of numbers, has \
+                its value"
+    )]
+    metric_column: Option<String>,
     /// CSV: the time zone of times without an offset, such as Europe/Vienna
     #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     tz: Option<TimeZone>,
@@ -151,7 +158,10 @@ temp=value` reads the column value. Labels follow the name of a metric in braces
 cpu_idle{cpu=cpu0}. A unit in brackets becomes the label unit: a column Temperatur [°C] or Temperatur (°C) is the \
 metric Temperatur{unit=°C}, also with `--metric Temperatur` or `--metric 'Temperatur [°C]'`, unless several columns \
 differ only in their brackets. A new name keeps the unit, unless it has another or the whole header follows it: \
-`--metric temp=Temperatur` is temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp.
+`--metric temp=Temperatur` is temp{unit=°C}, and `--metric 'temp=Temperatur [°C]'` is temp. If each row has one value, \
+`--metric-column tag` takes the metric from the column tag, and its label unit from the column unit. The value is in \
+the column value, or in that of --metric, or in the only one of numbers. Without these options, a file in which a \
+column seems to name the metric is refused.
 
 The cells may be separated by , ; | or tabs, and numbers may have a decimal comma. The import guesses both only if the \
 file cannot be read in another way, and prints its guess; else it asks for --delimiter or --decimal. Numbers with \
@@ -465,7 +475,8 @@ fn announce<R: BufRead>(file: &str, rows: &Rows<R>, progress: &Progress) {
     }
     let Some(columns) = rows.columns() else { return };
     let metrics: Vec<&str> = columns.values.iter().map(|value| value.metric.as_str()).collect();
-    progress.note(&format!("{file}: metrics {}", metrics.join(", ")));
+    let found = if columns.metric.is_some() { "metrics of the rows, values from" } else { "metrics" };
+    progress.note(&format!("{file}: {found} {}", metrics.join(", ")));
     if !columns.ignored.is_empty() {
         progress.note(&format!("{file}: columns not read: {:?}", columns.ignored));
     }
@@ -480,7 +491,12 @@ impl ImportArgs {
             (None, None) => WantedDevice::Customary,
         };
         Options {
-            wanted: Wanted { device, time_column: self.time_column.clone(), metrics: self.metrics.clone() },
+            wanted: Wanted {
+                device,
+                time_column: self.time_column.clone(),
+                metric_column: self.metric_column.clone(),
+                metrics: self.metrics.clone(),
+            },
             times: Times { zone: self.tz.clone(), format: self.time_format.clone() },
             delimiter: self.delimiter,
             decimal: self.decimal,
