@@ -70,7 +70,11 @@ impl Edge {
 
     /// The values in the log, in its order.
     fn found(&self) -> Vec<Found> {
-        let (mut reader, readable) = (self.log.reader(self.start), self.log.usage().readable);
+        self.found_since(self.start)
+    }
+
+    fn found_since(&self, start: Position) -> Vec<Found> {
+        let (mut reader, readable) = (self.log.reader(start), self.log.usage().readable);
         let mut found = Vec::new();
         while let Some(record) = reader.next(readable).unwrap() {
             let BatchView { names, steps } = BatchView::new(record.payload).unwrap();
@@ -91,8 +95,12 @@ impl Edge {
 
     /// The values of the server, as a query would return them.
     fn known(&self) -> Known {
+        self.known_since(self.start)
+    }
+
+    fn known_since(&self, start: Position) -> Known {
         let mut known = Known::default();
-        for (device, metadata, ts_ms, series, value) in self.found() {
+        for (device, metadata, ts_ms, series, value) in self.found_since(start) {
             known.values.insert(&device, ts_ms, &series, value);
             if let Some(metadata) = metadata {
                 known.metadata.insert(device.into(), metadata.into());
@@ -193,10 +201,13 @@ async fn no_repeated_value_follows_another_one_of_its_identity() {
     let senders: Vec<_> = (0..2).map(|nth| tokio::spawn(sender(nth))).collect();
     let mut counts = (0, 0);
     for number in 0..ROUNDS {
+        let start = edge.log.usage().readable; // before the values of this round, which have instants of their own
         round.store(number, Ordering::Relaxed);
         let value = -1.0 - number as f64;
         let readings: Vec<(i64, &[f64])> = (0..6).map(|at| (10 * number + at, std::slice::from_ref(&value))).collect();
-        let receipt = edge.repeat(None, &readings, &KnownValues::default()).await;
+        let repetition = edge.ingest.repeat(edge.admitted(None, &readings)).await.unwrap();
+        let known = edge.known_since(start);
+        let receipt = repetition.finish(&known, &KnownValues::default()).durable().await.unwrap();
         counts.0 += receipt.accepted;
         counts.1 += receipt.older;
     }

@@ -269,12 +269,16 @@ fn no_line_protocol_costs_more_than_its_size() {
 
 #[test]
 fn no_senml_in_json_costs_more_than_its_size() {
-    check_metadata(packs::cases(Format::SenmlJson));
+    let (with_units, others) = packs::cases(Format::SenmlJson);
+    check_metadata(with_units);
+    check(others);
 }
 
 #[test]
 fn no_senml_in_cbor_costs_more_than_its_size() {
-    check_metadata(packs::cases(Format::SenmlCbor));
+    let (with_units, others) = packs::cases(Format::SenmlCbor);
+    check_metadata(with_units);
+    check(others);
 }
 
 #[test]
@@ -291,7 +295,8 @@ fn no_remote_write_2_costs_more_than_its_size() {
 #[test]
 fn no_otlp_in_protobuf_costs_more_than_its_size() {
     check(otlp::points());
-    check_metadata(otlp::resources());
+    check(otlp::resources());
+    check_metadata(otlp::metadata());
 }
 
 #[test]

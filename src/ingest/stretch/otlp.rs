@@ -69,59 +69,84 @@ pub(super) fn points() -> Vec<Case> {
     ]
 }
 
-/// Cases with many resources, or with a resource that has a long part.
+/// A case with many data points of one resource.
+fn points_of(
+    name: &'static str,
+    attributes: fn(usize) -> Vec<(&'static str, String)>,
+    scope: fn(usize) -> String,
+    metric: fn(usize) -> String,
+) -> Case {
+    case(Format::Otlp, name, move |bytes| {
+        let attributes = attributes(bytes);
+        let attributes: Vec<_> = attributes.iter().map(|(key, value)| (*key, &**value)).collect();
+        let points = message().fill(bytes, |points, _| points.message(1, &point()));
+        message().message(1, &of_resource(&attributes, &scope(bytes), &gauge(&metric(bytes), &points)))
+    })
+}
+
+fn short(_: usize) -> String {
+    "m".to_owned()
+}
+
+fn on_a(_: usize) -> Vec<(&'static str, String)> {
+    vec![("host.name", "a".to_owned())]
+}
+
+/// Cases with many resources, or with a resource that has a long part, and with little metadata.
 pub(super) fn resources() -> Vec<Case> {
     let of = Format::Otlp;
-    let points = |name,
-                  attributes: fn(usize) -> Vec<(&'static str, String)>,
-                  scope: fn(usize) -> String,
-                  metric: fn(usize) -> String| {
-        case(of, name, move |bytes| {
-            let attributes = attributes(bytes);
-            let attributes: Vec<_> = attributes.iter().map(|(key, value)| (*key, &**value)).collect();
-            let points = message().fill(bytes, |points, _| points.message(1, &point()));
-            message().message(1, &of_resource(&attributes, &scope(bytes), &gauge(&metric(bytes), &points)))
-        })
-    };
-    let short = |_| "m".to_owned();
-    let on_a = |_| vec![("host.name", "a".to_owned())];
     vec![
         filled(of, "empty resources", 1, |_| message()),
         filled(of, "empty scopes", 1, |_| message().fill(1_000, |of, _| of.message(2, &message()))),
         filled(of, "empty metrics", 1, |_| {
             message().message(2, &message().fill(1_000, |scope, _| scope.message(2, &message())))
         }),
-        points(
+        points_of(
             "data points of the longest series",
             |_| vec![("host.name", "a".repeat(128)), ("service.name", "s".repeat(300))],
             |_| "o".repeat(100),
             short,
         ),
-        points(
+        points_of(
             "data points of a resource with a label of half the body",
             |bytes| vec![("host.name", "a".to_owned()), ("service.name", "s".repeat(bytes / 2))],
             short,
             short,
         ),
-        points("data points of a long device", |bytes| vec![("host.name", "a".repeat(bytes / 2))], short, short),
-        points("data points of a long scope", on_a, |bytes| "o".repeat(bytes / 2), short),
-        points("data points of a long metric", on_a, short, |bytes| "m".repeat(bytes / 2)),
-        points("data points without a device", |_| vec![("os", "x".to_owned())], short, short),
-        points(
+        points_of("data points of a long device", |bytes| vec![("host.name", "a".repeat(bytes / 2))], short, short),
+        points_of("data points of a long scope", on_a, |bytes| "o".repeat(bytes / 2), short),
+        points_of("data points of a long metric", on_a, short, |bytes| "m".repeat(bytes / 2)),
+        points_of("data points without a device", |_| vec![("os", "x".to_owned())], short, short),
+        filled(of, "different devices", 1, |at| {
+            of_resource(&[("host.name", &at.to_string())], "", &gauge("m", &message().message(1, &point())))
+        }),
+        case(of, "one attribute of a resource again and again", |bytes| {
+            let resource = message().fill(bytes, |resource, _| resource.message(1, &attribute("host.name", "v")));
+            message().message(1, &message().message(1, &resource))
+        }),
+        case(of, "data points of histograms", |bytes| {
+            let points = message().fill(bytes, |points, _| points.message(1, &message()));
+            message().message(1, &of_resource(&[("host.name", "a")], "", &message().bytes(1, "m").message(9, &points)))
+        }),
+    ]
+}
+
+/// Cases with resources that have much metadata.
+pub(super) fn metadata() -> Vec<Case> {
+    let of = Format::Otlp;
+    vec![
+        points_of(
             "data points with much metadata",
             |_| vec![("host.name", "a".to_owned()), ("os", "x".repeat(4_000))],
             short,
             short,
         ),
-        points(
+        points_of(
             "data points with too much metadata",
             |bytes| vec![("host.name", "a".to_owned()), ("os", "x".repeat(bytes / 2))],
             short,
             short,
         ),
-        filled(of, "different devices", 1, |at| {
-            of_resource(&[("host.name", &at.to_string())], "", &gauge("m", &message().message(1, &point())))
-        }),
         filled(of, "devices that alternate with metadata", 1, |at| {
             let attributes = [("host.name", ["a", "b"][at % 2]), ("os", &"x".repeat(1_000))];
             of_resource(&attributes, "", &gauge("m", &message().message(1, &point())))
@@ -137,17 +162,9 @@ pub(super) fn resources() -> Vec<Case> {
             let resource = message().fill(bytes, |resource, at| resource.message(1, &attribute(&at.to_string(), "v")));
             message().message(1, &message().message(1, &resource))
         }),
-        case(of, "one attribute of a resource again and again", |bytes| {
-            let resource = message().fill(bytes, |resource, _| resource.message(1, &attribute("host.name", "v")));
-            message().message(1, &message().message(1, &resource))
-        }),
         case(of, "empty attributes of a resource", |bytes| {
             let resource = message().fill(bytes, |resource, _| resource.message(1, &message()));
             message().message(1, &message().message(1, &resource))
-        }),
-        case(of, "data points of histograms", |bytes| {
-            let points = message().fill(bytes, |points, _| points.message(1, &message()));
-            message().message(1, &of_resource(&[("host.name", "a")], "", &message().bytes(1, "m").message(9, &points)))
         }),
     ]
 }

@@ -1,7 +1,7 @@
 //! Packs of `SenML` that stretch one thing each, in JSON and in CBOR.
 
 use super::bodies::fill;
-use super::{Case, Format};
+use super::{BODY_BYTES, Case, Format};
 
 /// A field of a record.
 #[derive(Clone)]
@@ -195,16 +195,26 @@ const PACKS: [Pack; 31] = [
     },
 ];
 
-pub(super) fn cases(format: Format) -> Vec<Case> {
-    let pack = |pack: Pack| {
+/// The cases with units, which are metadata, and the other ones.
+pub(super) fn cases(format: Format) -> (Vec<Case>, Vec<Case>) {
+    let case = |pack: Pack| {
         let write = if format == Format::SenmlJson { in_json } else { in_cbor };
         Case { name: pack.name, format, body: Box::new(move |bytes| write(&pack, bytes)) }
     };
-    let mut cases: Vec<_> = PACKS.into_iter().map(pack).collect();
+    let (with_units, others): (Vec<Pack>, Vec<Pack>) = PACKS.into_iter().partition(Pack::has_units);
+    let (with_units, mut others): (Vec<_>, Vec<_>) =
+        (with_units.into_iter().map(case).collect(), others.into_iter().map(case).collect());
     if format == Format::SenmlCbor {
-        cases.extend(cbor_only());
+        others.extend(cbor_only());
     }
-    cases
+    (with_units, others)
+}
+
+impl Pack {
+    fn has_units(&self) -> bool {
+        let is_unit = |field: &Field| matches!(field, Text("u" | "bu", _));
+        (self.first)(BODY_BYTES).iter().flatten().any(is_unit) || (self.record)(0).iter().any(is_unit)
+    }
 }
 
 fn in_json(pack: &Pack, bytes: usize) -> Vec<u8> {
