@@ -71,7 +71,7 @@ fn random_readings(dice: &mut StdRng, first: u64) -> Vec<Sent> {
             .collect(),
         metadata: dice.random_bool(0.3).then_some(number),
     };
-    let count = dice.random_range(1..40);
+    let count = dice.random_range(1..20);
     (first..first + count).map(|number| one(number, dice)).collect()
 }
 
