@@ -45,6 +45,14 @@ async fn retry(server: &Server) -> (Option<i32>, String) {
     dead_letters(server, &["retry", "--url", server.url()]).await
 }
 
+/// Retries with a configuration file that has the address of the server and these lines.
+async fn retry_by_config(server: &Server, lines: &str) -> (Option<i32>, String) {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let config = folder.path().join("tidegauge.toml");
+    std::fs::write(&config, format!("http.listen = \"{}\"\n{lines}", server.http_addr())).expect("our folder");
+    dead_letters(server, &["retry", "--config", config.to_str().expect("UTF-8")]).await
+}
+
 async fn a_server_with_dead_letters(database: &Database) -> Server {
     let server = Server::start(Setup::mongodb(database)).await;
     send(&server, "good", 3).await;
@@ -99,11 +107,8 @@ async fn a_series_with_labels_survives_a_dead_letter() {
     server.accepts(&json!({ "deviceId": "bad-3", "ts": START_MS, "values": values })).await;
     wait_for(&server, "tidegauge_readings_dead_lettered_total", 10).await;
     refuse_bad(&database, false).await;
-    let folder = tempfile::TempDir::new().expect("a temporary folder");
-    let config = folder.path().join("tidegauge.toml");
-    std::fs::write(&config, format!("http.listen = \"{}\"", server.http_addr())).expect("the folder is writable");
-    let by_config = dead_letters(&server, &["retry", "--config", config.to_str().expect("UTF-8")]).await;
-    assert_eq!(by_config.0, Some(0), "{}", by_config.1);
+    let (code, told) = retry_by_config(&server, "").await;
+    assert_eq!(code, Some(0), "{told}");
     server.settled().await;
     let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
     assert_eq!(server.readings("bad-3").await, expected);
@@ -220,18 +225,21 @@ async fn a_deletion_removes_what_waits_for_a_full_file_and_does_not_wait_for_it(
 
 #[tokio::test]
 async fn a_letter_with_more_values_of_an_instant_than_a_reading_has_is_retried() {
-    let server = Server::start(Setup::sqlite()).await;
     let values = (0..400_i32).map(|nth| (format!("m{nth}"), json!(f64::from(nth) + 0.5)));
     let values: serde_json::Map<String, serde_json::Value> = values.collect();
     let letter = json!({
         "refusedAt": "2024-04-20T14:00:00.000Z", "reason": "validation", "detail": "", "deviceId": "wide",
         "readings": [{ "ts": START_MS, "values": values }],
     });
-    std::fs::write(server.data_dir().join("dead-letters.ndjson"), format!("{letter}\n")).expect("our folder");
-    let (code, told) = retry(&server).await;
-    assert!(code == Some(0) && told.contains("2 readings accepted, 0 dead letters kept"), "{told}");
-    let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
-    assert_eq!(server.readings("wide").await, expected);
+    for (max, readings) in [(400, 2), (100, 4)] {
+        let server = Server::start(Setup::sqlite().set("ingest.max_metrics_per_reading", max)).await;
+        std::fs::write(server.data_dir().join("dead-letters.ndjson"), format!("{letter}\n")).expect("our folder");
+        let (code, told) = retry_by_config(&server, &format!("ingest.max_metrics_per_reading = {max}")).await;
+        let all = format!("{readings} readings accepted, 0 dead letters kept");
+        assert!(code == Some(0) && told.contains(&all), "{max}: {told}");
+        let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
+        assert_eq!(server.readings("wide").await, expected);
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ use tidegauge::client::Counts;
 use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::Config;
 use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines, divide_readings};
+use tidegauge::model::METRICS_PER_READING;
 
 use super::client::ClientArgs;
 use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
@@ -182,6 +183,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             Some(_) => lines.push((number, at)),
         }
     }
+    let max_metrics = config.ingest.max_metrics_per_reading.min(METRICS_PER_READING);
     let (mut counts, mut max_lines) = (Counts::default(), LINES_PER_REQUEST);
     while !lines.is_empty() {
         let mut chunk = lines.split_off(start_of_last_request(&lines, max_lines));
@@ -190,7 +192,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         for (_, at) in &chunk {
             let mut line = vec![0; (at.end - at.start) as usize];
             taken.read_exact_at(&mut line, at.start).context("read a dead letter")?;
-            let line = divide_readings(&line).unwrap_or(line);
+            let line = divide_readings(&line, max_metrics).unwrap_or(line);
             readings = readings.zip(readings_in(&line)).map(|(one, other)| one + other);
             body.extend_from_slice(&line);
             body.push(b'\n');

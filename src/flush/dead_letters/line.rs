@@ -172,30 +172,30 @@ fn pieces_of(LineReading { ts, values, .. }: LineReading) -> impl Iterator<Item 
         parts.entry(metric.measurement().map(str::len)).or_default().insert(metric, value);
     }
     parts.into_iter().flat_map(move |(measurement_bytes, values)| {
-        divided(values).map(move |values| LineReading { ts, measurement_bytes, values })
+        divided(values, METRICS_PER_READING).map(move |values| LineReading { ts, measurement_bytes, values })
     })
 }
 
-/// Divides values into groups of at most [`METRICS_PER_READING`].
-fn divided<K: Ord, V>(values: BTreeMap<K, V>) -> impl Iterator<Item = BTreeMap<K, V>> {
+/// Divides values into groups of at most `max`.
+fn divided<K: Ord, V>(values: BTreeMap<K, V>, max: usize) -> impl Iterator<Item = BTreeMap<K, V>> {
     let mut values = values.into_iter();
     std::iter::from_fn(move || {
-        let group: BTreeMap<K, V> = values.by_ref().take(METRICS_PER_READING).collect();
+        let group: BTreeMap<K, V> = values.by_ref().take(max).collect();
         (!group.is_empty()).then_some(group)
     })
 }
 
-/// Divides the readings of a line that have more than [`METRICS_PER_READING`] values.
+/// Divides the readings of a line that have more than `max` values.
 ///
 /// A line of forwarding has readings as they were accepted, and older lines have an instant as one reading.
 /// `None`: no reading has more, or the line is no dead letter.
-pub fn divide_readings(line: &[u8]) -> Option<Vec<u8>> {
+pub fn divide_readings(line: &[u8], max: usize) -> Option<Vec<u8>> {
     let mut letter: OwnedLine = serde_json::from_slice(line).ok()?;
-    if letter.readings.iter().all(|reading| reading.values.len() <= METRICS_PER_READING) {
+    if letter.readings.iter().all(|reading| reading.values.len() <= max) {
         return None;
     }
     let pieces = letter.readings.into_iter().flat_map(|OwnedReading { ts, measurement_bytes, values }| {
-        divided(values).map(move |values| OwnedReading { ts, measurement_bytes, values })
+        divided(values, max).map(move |values| OwnedReading { ts, measurement_bytes, values })
     });
     letter.readings = pieces.collect();
     serde_json::to_vec(&letter).ok()
