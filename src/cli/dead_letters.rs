@@ -9,6 +9,9 @@
 //! `retry` sends the last lines first. The server skips a value of a line if it has already accepted another
 //! value of the same device, time and series (`POST /v1/dead-letters`). So of two lines with such values, the
 //! later line wins.
+//!
+//! `retry` divides a reading of more than 256 values, or of more than `ingest.max_metrics_per_reading`: the
+//! server may refuse it.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};

@@ -220,7 +220,7 @@ pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
         let before = reading.values.len();
         reading.values.retain(|metric, _| !deletion.series.matches(metric));
         if reading.values.len() < before && last.replace(reading.ts) != Some(reading.ts) {
-            deleted += 1; // once for all measurements of the instant, which are beside each other
+            deleted += 1; // once for all readings of the instant, which are beside each other
         }
         !reading.values.is_empty()
     });
