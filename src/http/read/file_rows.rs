@@ -26,7 +26,7 @@ pub(super) struct Columns {
 /// Writes cells with a row for each value: `deviceId,ts,series,value`.
 pub(super) struct Values(pub(super) Cells);
 
-/// Writes NDJSON with a line for each instant and [`METRICS_PER_READING`] of its values:
+/// Writes NDJSON with a line for each instant, or several if it has more than [`METRICS_PER_READING`] values:
 /// `{"deviceId","ts","values"}`.
 pub(super) struct Lines;
 
