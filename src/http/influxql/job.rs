@@ -302,7 +302,7 @@ mod tests {
     use crate::influxql::Value;
     use crate::limits::{Quota, Share};
 
-    /// At most 16 MiB of memory.
+    /// At most 4 MiB of memory.
     #[derive(Debug, Default)]
     struct Few(Mutex<usize>);
 
@@ -310,7 +310,7 @@ mod tests {
         fn grow(&self, bytes: usize) -> Result<(), StatementError> {
             let mut taken = self.0.lock().expect("no panic");
             *taken += bytes;
-            if *taken > 16 << 20 { Err("no memory".into()) } else { Ok(()) }
+            if *taken > 4 << 20 { Err("no memory".into()) } else { Ok(()) }
         }
     }
 
@@ -352,8 +352,8 @@ mod tests {
         let charge = |count, check: &dyn Fn() -> Result<(), StatementError>| {
             charge_text(&writer, &vec![one.clone(); count], &Few::default(), check)
         };
-        assert_eq!(charge(200, &|| Ok(())), Ok(()));
-        assert_eq!(charge(400, &|| Ok(())), Err("no memory".into()));
+        assert_eq!(charge(50, &|| Ok(())), Ok(()));
+        assert_eq!(charge(100, &|| Ok(())), Err("no memory".into()));
         let (token, second) = (CancellationToken::new(), Duration::from_secs(1));
         let later = Instant::now() + Duration::from_secs(3_600);
         assert_eq!(charge(1, &|| source::check(&token, later, second)), Ok(()));
