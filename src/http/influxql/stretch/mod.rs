@@ -362,5 +362,5 @@ fn a_store_that_is_read_for_each_measurement_is_found() {
         let data = service.store.size();
         Cost { data, size: data, scanned: service.store.scanned(), work: 0, allocated: 0 }
     };
-    assert_eq!(cost(200).growth(&cost(50)), Some("scanned"));
+    assert_eq!(cost(100).growth(&cost(25)), Some("scanned"));
 }
