@@ -208,7 +208,11 @@ impl<'a> PemFile<'a> {
     fn warn_if_public(&self) {
         if rights_of_others(self.path) != 0 {
             let file = self.path.display();
-            tracing::warn!(%file, "other users of this machine can access the private key of the server: chmod o= it");
+            tracing::warn!(
+                %file,
+                "other users of this machine can access the private key of the server: let the service own the file, or \
+                 read it by its group, then chmod o= it"
+            );
         }
     }
 

@@ -28,7 +28,11 @@ pub(super) fn look(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let warning = |(name, path): (&str, &Path)| {
         let path = path.display();
         let found = format!("other users of this machine can read or write {path} ({name})");
-        Finding::warning(Part::Configuration, found, format!("run: chmod o= {path}"))
+        let mend = format!(
+            "let the service own the file, or read it by its group (chgrp tidegauge {path}; chmod g+r {path}), then \
+             run: chmod o= {path}"
+        );
+        Finding::warning(Part::Configuration, found, mend)
     };
     accessible.map(warning).collect()
 }
@@ -84,8 +88,9 @@ mod tests {
             let config: Config = toml::from_str(&format!("[forward]\ntoken = {{ file = {token:?} }}")).unwrap();
             let found = look(&config, None);
             assert_eq!(found.len(), count, "{mode:o} {found:?}");
-            let mends = found.iter().filter_map(|found| found.mend.as_deref());
-            assert!(mends.eq(vec![format!("run: chmod o= {}", token.display()); count]), "{found:?}");
+            let path = token.display();
+            let mend = format!("(chgrp tidegauge {path}; chmod g+r {path}), then run: chmod o= {path}");
+            assert!(found.iter().all(|found| found.mend.as_ref().is_some_and(|of| of.ends_with(&mend))), "{found:?}");
         }
     }
 }
