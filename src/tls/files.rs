@@ -210,7 +210,7 @@ impl<'a> PemFile<'a> {
             let file = self.path.display();
             tracing::warn!(
                 %file,
-                "other users of this machine can access the private key of the server: let the service own the file, or \
+                "other users of this machine can access the private key of the server: let the service own it, or \
                  read it by its group, then chmod o= it"
             );
         }
