@@ -1,6 +1,7 @@
 //! The connection string of MongoDB, which hides its password.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
@@ -72,11 +73,23 @@ impl MongodbUri {
     /// Whether an option switches off the check of the servers' certificates.
     #[must_use]
     pub fn takes_any_certificate(&self) -> bool {
-        let (_, options) = self.0.rsplit_once('?').unwrap_or_default();
         let is_off = |(name, value): (&str, &str)| {
             ["tlsinsecure", "tlsallowinvalidcertificates"].contains(&&*name.to_ascii_lowercase()) && value == "true"
         };
-        options.split('&').filter_map(|option| option.split_once('=')).any(is_off)
+        self.options().any(is_off)
+    }
+
+    /// The file with the certificate and the private key of the client, if an option names one.
+    #[must_use]
+    pub fn certificate_key_file(&self) -> Option<PathBuf> {
+        let (_, file) = self.options().find(|(name, _)| name.eq_ignore_ascii_case("tlsCertificateKeyFile"))?;
+        Some(percent_decode_str(file).decode_utf8_lossy().into_owned().into())
+    }
+
+    /// The names and values of the options.
+    fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        let (_, options) = self.0.rsplit_once('?').unwrap_or_default();
+        options.split('&').filter_map(|option| option.split_once('='))
     }
 
     /// The database that the text names, such as `gauge` in `mongodb://host/gauge`.
@@ -184,6 +197,18 @@ mod tests {
         ] {
             let parsed: MongodbUri = uri.parse().expect("a connection string");
             assert_eq!(parsed.takes_any_certificate(), is_off, "{uri}");
+        }
+    }
+
+    #[test]
+    fn the_file_of_a_private_key_is_seen() {
+        for (uri, file) in [
+            ("mongodb://h", None),
+            ("mongodb://h/?tls=true&tlsCAFile=/ca.pem", None),
+            ("mongodb://ann:b@h/?tls=true&TLSCertificateKeyFile=/etc/my%20key.pem&w=1", Some("/etc/my key.pem")),
+        ] {
+            let parsed: MongodbUri = uri.parse().expect("a connection string");
+            assert_eq!(parsed.certificate_key_file(), file.map(PathBuf::from), "{uri}");
         }
     }
 

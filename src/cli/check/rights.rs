@@ -23,7 +23,10 @@ pub(super) fn look(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let keys = config.auth.keys.iter().filter_map(|key| Some(("auth.keys.secret", key.secret.file()?)));
     let passwords = config.mqtt.iter().filter_map(|broker| Some(("mqtt.password", broker.password.as_ref()?.file()?)));
     let of_mqtt = config.mqtt.iter().filter_map(|broker| Some(("mqtt.key_file", broker.key_file.as_deref()?)));
-    let all = itself.into_iter().chain(of_tls).chain(token).chain(keys).chain(passwords).chain(of_mqtt);
+    let of_mongodb = config.mongodb.uri.as_ref().and_then(MongodbUri::certificate_key_file);
+    let of_mongodb = of_mongodb.as_deref().map(|path| ("tlsCertificateKeyFile of mongodb.uri", path));
+    let private_keys = of_tls.into_iter().chain(of_mqtt).chain(of_mongodb);
+    let all = itself.into_iter().chain(private_keys).chain(token).chain(keys).chain(passwords);
     let accessible = all.filter(|(_, path)| rights_of_others(path) != 0);
     let warning = |(name, path): (&str, &Path)| {
         let path = path.display();
@@ -84,13 +87,18 @@ mod tests {
             assert_eq!(look(&Config::default(), Some(&path)).len(), count, "{text} {mode:o}");
         }
         for (mode, count) in [(0o600, 0), (0o640, 0), (0o644, 1), (0o602, 1)] {
-            let token = file("token", "x", mode);
-            let config: Config = toml::from_str(&format!("[forward]\ntoken = {{ file = {token:?} }}")).unwrap();
-            let found = look(&config, None);
-            assert_eq!(found.len(), count, "{mode:o} {found:?}");
-            let path = token.display();
+            let secret = file("secret", "x", mode);
+            let path = secret.display();
             let mend = format!("(chgrp tidegauge {path}; chmod g+r {path}), then run: chmod o= {path}");
-            assert!(found.iter().all(|found| found.mend.as_ref().is_some_and(|of| of.ends_with(&mend))), "{found:?}");
+            for text in [
+                format!("[forward]\ntoken = {{ file = '{path}' }}"),
+                format!("[mongodb]\nuri = 'mongodb://h/?tls=true&tlsCertificateKeyFile={path}'"),
+            ] {
+                let found = look(&toml::from_str(&text).unwrap(), None);
+                assert_eq!(found.len(), count, "{text} {mode:o} {found:?}");
+                let has_mend = |found: &Finding| found.mend.as_ref().is_some_and(|of| of.ends_with(&mend));
+                assert!(found.iter().all(has_mend), "{found:?}");
+            }
         }
     }
 }
