@@ -51,7 +51,7 @@ fn has_secret(file: &Path) -> bool {
     };
     let uri = section("mongodb").and_then(|mongodb| mongodb.get("uri")?.as_str()?.parse::<MongodbUri>().ok());
     section("forward").is_some_and(|forward| is_text(forward, "token"))
-        || uri.is_some_and(|uri| uri.to_string() != uri.expose())
+        || uri.is_some_and(|uri| uri.to_string() != uri.expose()) // also with an unknown option, which may be one
         || any_is_text(section("auth").and_then(|auth| auth.get("keys")), "secret")
         || any_is_text(section("mqtt"), "password")
 }
