@@ -69,12 +69,14 @@ fn unreachable(url: &str, trouble: &Trouble) -> Finding {
 fn metadata(url: &str, answer: Result<(), Trouble>) -> Finding {
     match answer {
         Ok(()) => Finding::ok(REACH, format!("{url} takes metadata of operators with this token")),
-        Err(trouble) if trouble.reason == "unauthorized" => Finding::warning(
-            REACH,
-            format!("metadata that operators set here does not reach {url}: {}", trouble.detail()),
-            "make a token with the scopes ingest and metadata at the other server (tidegauge token new), set \
-             forward.token and restart; then send what GET /v1/metadata lists here to POST /v1/metadata there",
-        ),
+        Err(trouble) if trouble.reason == "unauthorized" => {
+            let note = format!("metadata that operators set here does not reach {url}: {}", trouble.detail());
+            Finding::note(REACH, note).with_mend(
+                "unless that is meant, make a token with the scopes ingest and metadata at the other server (tidegauge \
+                 token new), set forward.token and restart; then send what GET /v1/metadata lists here to POST \
+                 /v1/metadata there",
+            )
+        }
         Err(trouble) => Finding::skipped(REACH, format_args!("whether {url} takes metadata: {}", trouble.detail())),
     }
 }
