@@ -167,6 +167,13 @@ async fn hours_are_those_of_the_viewer_in_a_zone_with_half_an_hour() {
     tab.wait_for(".links", "steps of 1h").await;
     let links = tab.js("document.querySelector('.links').textContent").await;
     assert!(!links.as_str().expect("a text").contains("UTC"), "{links}");
+
+    // Over a week they would need all of its readings.
+    let range = "from=2024-04-14T00:00:00Z&to=2024-04-21T00:00:00Z";
+    show(&tab, server.url(), &format!("device=A&step=1h&{range}&table=1")).await;
+    tab.wait_for(".links", "steps of 1h (UTC)").await;
+    let expected = json!([["04/20/2024, 11:30 PM", "4 (3 … 5)"], ["04/20/2024, 07:30 PM", "1.5 (1 … 2)"]]);
+    assert_eq!(cells(&tab, ".data").await, expected);
     tab.close(server.url(), &[]).await;
 }
 

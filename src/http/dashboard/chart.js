@@ -372,14 +372,18 @@ export const withFlags = (sources) => {
 const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
 // All pages of the rollups of some devices, and the part of the query that makes the steps. Steps follow the viewer's
-// time zone. If the server refuses them, because they need expired or too many readings, they follow UTC.
-async function rollups(selection, step, params, columns, signal, isLocal = true) {
+// time zone. If the server refuses them, because they need expired or too many readings, they follow UTC. `isLocal`
+// says whether the zone has the same steps.
+async function rollups(selection, step, params, columns, signal, mayBeLocal = true) {
   const offset = offsetOf(params, step), compare = comparisonOf(params, step), length = lengthOfStep(step);
   const { from, to } = rangeOf(params, now());
   // Clocks may change within the range.
   const isWhole = (instant) => new Date(instant).getTimezoneOffset() * MINUTE % length === 0;
-  // In most zones, steps of up to an hour are those of UTC.
-  const hasZone = isLocal && zone !== "UTC" && (length > HOUR || Boolean(offset ?? compare) || ![from, (from + to) / 2, to].every(isWhole));
+  const isUtc = [from, (from + to) / 2, to].every(isWhole);
+  // Steps of up to an hour that are not those of UTC are made from readings, so only short ranges have them.
+  const needsZone = length > HOUR || Boolean(offset ?? compare) || (!isUtc && to - from <= 2 * DAY);
+  const hasZone = mayBeLocal && zone !== "UTC" && needsZone;
+  const isLocal = mayBeLocal && (hasZone || isUtc);
   const more = Object.entries({ step, offset, compare }).filter(([, value]) => value);
   const query = { step, parameters: `&${new URLSearchParams(more)}`, isLocal };
   try {
