@@ -1,7 +1,9 @@
 //! Exports: the readings of one or many devices, slice by slice, device after device.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+
+use tokio::runtime::Handle;
 
 use super::readings::{ReadingSlices, ReadingsRequest, Slice};
 use super::{Answer, DevicesRequest, Listed, Queries, QueryError, blocking};
@@ -41,7 +43,11 @@ pub struct Export {
     next: Vec<Arc<str>>,
     /// The request for the devices after `next`. `None`: no others follow.
     list: Option<DevicesRequest>,
+    /// The devices that precede `next`. The first slices of all but the first one are read ahead.
+    begun: VecDeque<(Arc<str>, ReadingSlices)>,
     open: Option<(Arc<str>, ReadingSlices)>,
+    /// Whether the last device had few values.
+    was_short: bool,
 }
 
 impl Queries {
@@ -57,7 +63,8 @@ impl Queries {
         for device in &next {
             grant.device_scope.to_stored_id(device)?;
         }
-        Ok(Export { queries: self.clone(), grant, request, next, list, open: None })
+        let begun = VecDeque::new();
+        Ok(Export { queries: self.clone(), grant, request, next, list, begun, open: None, was_short: true })
     }
 
     /// Returns the series that a device may have since `from_ms`, sorted.
@@ -111,13 +118,10 @@ impl Export {
                     return Ok(Some((Arc::clone(device), slice)));
                 }
                 self.request.limit = slices.left();
+                self.was_short = slices.is_short();
                 self.open = None;
-            } else if let Some(device) = self.next.pop() {
-                let ExportRequest { from_ms, to_ms, limit, .. } = self.request;
-                let (series, of) = (self.request.series.clone(), device.to_string());
-                let request = ReadingsRequest { device: of, from_ms, to_ms, series, limit };
-                let slices = self.queries.reading_slices(&self.grant.device_scope, &request)?;
-                self.open = Some((device, slices));
+            } else if self.begin()? {
+                self.open = self.begun.pop_front();
             } else if let Some(list) = self.list.take() {
                 self.next_page(list).await?;
             } else {
@@ -125,6 +129,26 @@ impl Export {
             }
         }
         Ok(None)
+    }
+
+    /// Begins with the next device, and with several if no limit may end the export before them.
+    ///
+    /// Returns whether a device is left.
+    fn begin(&mut self) -> Result<bool, QueryError> {
+        let ExportRequest { from_ms, to_ms, limit, .. } = self.request;
+        let at_once = if self.was_short && limit == usize::MAX { ReadingSlices::AT_ONCE } else { 1 };
+        while self.begun.len() < at_once
+            && let Some(device) = self.next.pop()
+        {
+            let (series, of) = (self.request.series.clone(), device.to_string());
+            let request = ReadingsRequest { device: of, from_ms, to_ms, series, limit };
+            let mut slices = self.queries.reading_slices(&self.grant.device_scope, &request)?;
+            if !self.begun.is_empty() {
+                slices.read_ahead(&Handle::current());
+            }
+            self.begun.push_back((device, slices));
+        }
+        Ok(!self.begun.is_empty())
     }
 
     async fn next_page(&mut self, mut list: DevicesRequest) -> Result<(), QueryError> {
@@ -140,5 +164,41 @@ impl Export {
         devices.reverse();
         self.next = devices;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Quota;
+    use crate::model::MS_PER_HOUR;
+    use crate::query::tests::{limits, over, store_of};
+
+    #[tokio::test]
+    async fn the_next_devices_are_read_ahead_unless_a_limit_may_end_the_export_before_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let ids: Vec<String> = (0..20).map(|nth| format!("d{nth:02}")).collect();
+        let names: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let queries = over(store_of(folder.path(), &names, 3, &["m".into()]).await, folder.path(), limits());
+        let (quota, device_scope) = (Arc::new(Quota::default()), DeviceScope::all().clone());
+        let grant = Arc::new(Grant { name: None, scopes: Vec::new(), device_scope, quota });
+        let named = ExportedDevices::Named(names.iter().map(|name| (*name).into()).collect());
+        let listed = ExportedDevices::Listed(DevicesRequest { limit: 15, ..DevicesRequest::of_each(None, 0) });
+        let all: Vec<(&str, usize)> = names.iter().map(|name| (*name, 3)).collect();
+        let first = [("d00", 3), ("d01", 3), ("d02", 3), ("d03", 1)];
+        for devices in [named, listed] {
+            for (limit, expected, ahead) in [(usize::MAX, &all[..], 7), (10, &first[..], 0)] {
+                let (devices, series) = (devices.clone(), SeriesFilter::ALL);
+                let request = ExportRequest { devices, from_ms: 0, to_ms: 3 * MS_PER_HOUR, series, limit };
+                let mut export = queries.export(Arc::clone(&grant), request).unwrap();
+                let (mut found, mut most_ahead) = (Vec::new(), 0);
+                while let Some((device, slice)) = export.next().await.unwrap() {
+                    most_ahead = most_ahead.max(export.begun.len());
+                    found.push((device, slice.hours().map(|hour| hour.samples.len()).sum::<usize>()));
+                }
+                let found: Vec<(&str, usize)> = found.iter().map(|(device, count)| (&**device, *count)).collect();
+                assert_eq!((&found[..], most_ahead), (expected, ahead));
+            }
+        }
     }
 }

@@ -2,14 +2,19 @@
 //!
 //! A slice is a few ten thousand values, merged from the store and from pending. Each slice is a query of its
 //! own, with its own deadline. So a reader that pauses holds one slice, and nothing in the store.
+//!
+//! A reader of many devices with few values mostly waits for the store. So it reads the first slices of the
+//! next devices ahead. Such slices are short.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Answer, Missing, Queries, QueryError, blocking};
+use super::{Answer, Missing, Queries, QueryError, blocking, joined};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
 use crate::pending::PendingHour;
@@ -17,6 +22,12 @@ use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 /// The most values of a slice. It may exceed them by the readings of one instant.
 const VALUES_PER_SLICE: usize = 1 << 16;
+
+/// The most values of a slice that is read ahead.
+const VALUES_AHEAD: usize = 1 << 11;
+
+/// The memory of a value while its slice is read, in bytes.
+const BYTES_PER_VALUE: usize = 100;
 
 /// A request for readings.
 #[derive(Debug, Clone)]
@@ -58,7 +69,14 @@ pub struct ReadingSlices {
     query: ReadingsQuery,
     /// The number of readings that the limit of the request still allows.
     left: usize,
+    /// The number of values that were read so far.
+    read: usize,
+    /// The read of the next slice, if it has begun.
+    ahead: Option<AbortOnDropHandle<ReadAhead>>,
 }
+
+/// A slice that was read ahead, and the slices after it.
+type ReadAhead = (ReadingSlices, Result<Option<Slice>, QueryError>);
 
 /// Some readings of a device in time order.
 #[derive(Debug)]
@@ -145,7 +163,7 @@ impl Queries {
             max_instants: 0,
             max_values: VALUES_PER_SLICE,
         };
-        Ok(ReadingSlices { queries: self.clone(), query, left: request.limit })
+        Ok(ReadingSlices { queries: self.clone(), query, left: request.limit, read: 0, ahead: None })
     }
 
     /// Calls `found` with each stored or pending value of a device at `instants`. `device` is a stored ID.
@@ -203,7 +221,13 @@ impl Queries {
 
 impl ReadingSlices {
     /// The most memory that the query for one slice takes, in bytes.
-    pub const MAX_BYTES: usize = 100 * VALUES_PER_SLICE;
+    pub const MAX_BYTES: usize = BYTES_PER_VALUE * VALUES_PER_SLICE;
+
+    /// The most ranges whose next slices are read at once, or wait for their reader.
+    pub const AT_ONCE: usize = 8;
+
+    /// The most memory of the slices that are read ahead, in bytes.
+    pub const MAX_BYTES_AHEAD: usize = Self::AT_ONCE * BYTES_PER_VALUE * VALUES_AHEAD;
 
     /// The number of readings that the limit of the request still allows.
     #[must_use]
@@ -211,9 +235,27 @@ impl ReadingSlices {
         self.left
     }
 
+    /// Whether a slice that is read ahead can have all values that were read so far.
+    #[must_use]
+    pub const fn is_short(&self) -> bool {
+        self.read <= VALUES_AHEAD
+    }
+
     /// Selects the series of the next slices.
     pub fn select(&mut self, series: SeriesFilter) {
         self.query.series = series;
+    }
+
+    /// Begins to read the next slice, in a task of `runtime`.
+    pub fn read_ahead(&mut self, runtime: &Handle) {
+        let (queries, query) = (self.queries.clone(), ReadingsQuery { max_values: VALUES_AHEAD, ..self.query.clone() });
+        let mut slices = Self { queries, query, left: self.left, read: self.read, ahead: None };
+        let read = async move {
+            let slice = slices.next().await;
+            slices.query.max_values = VALUES_PER_SLICE;
+            (slices, slice)
+        };
+        self.ahead = Some(AbortOnDropHandle::new(runtime.spawn(read)));
     }
 
     /// Returns the next readings, at least one. `None`: the end or the limit is reached.
@@ -221,7 +263,15 @@ impl ReadingSlices {
     /// # Errors
     /// If the store does not answer, or the slice takes too long. Stored readings are never left out.
     pub async fn next(&mut self) -> Result<Option<Slice>, QueryError> {
-        let Self { queries, query, left } = self;
+        if let Some(ahead) = self.ahead.take() {
+            let (slices, slice) = joined(ahead).await?;
+            // Beside other reads, it may have taken longer than alone.
+            if !matches!(slice, Err(QueryError::Timeout(_))) {
+                *self = slices;
+                return slice;
+            }
+        }
+        let Self { queries, query, left, read, .. } = self;
         while query.range_ms.start < query.range_ms.end && *left > 0 {
             query.max_instants = (*left).min(VALUES_PER_SLICE);
             let deadline = queries.deadline();
@@ -238,6 +288,7 @@ impl ReadingSlices {
             if *left < usize::MAX {
                 *left -= slice.limit(*left);
             }
+            *read += slice.hours().map(|hour| hour.samples.len()).sum::<usize>();
             if !slice.is_empty() {
                 return Ok(Some(slice));
             }

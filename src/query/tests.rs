@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tokio::runtime::Handle;
+
 use super::*;
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
@@ -147,6 +149,29 @@ async fn a_device_that_does_not_fit_leaves_the_comparison_of_another_its_values(
     queries.limits.max_values_read = 24 + 12; // of the steps of `a`, and of the earlier ones
     let found = queries.rollups(DeviceScope::all(), &request, |at, _, _| at).await.unwrap();
     assert_eq!(found.body, [0], "the page has `a`, and ends before `b`");
+}
+
+#[tokio::test]
+async fn a_slice_that_is_read_ahead_is_short_and_the_next_one_has_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let queries = over(store_of(folder.path(), &["d"], 2_500, &["m".into()]).await, folder.path(), limits());
+    let read = async |hours: i64| {
+        let (device, series, limit) = ("d".to_owned(), SeriesFilter::ALL, usize::MAX);
+        let request = ReadingsRequest { device, from_ms: 0, to_ms: hours * MS_PER_HOUR, series, limit };
+        let mut slices = queries.reading_slices(DeviceScope::all(), &request).unwrap();
+        slices.read_ahead(&Handle::current());
+        let (mut counts, mut values) = (Vec::new(), Vec::new());
+        while let Some(slice) = slices.next().await.unwrap() {
+            let before = values.len();
+            values.extend(slice.hours().flat_map(|hour| hour.samples).map(|sample| sample.value));
+            counts.push(values.len() - before);
+        }
+        (counts, values, slices.is_short())
+    };
+    let expected: Vec<f64> = (0..2_500).map(f64::from).collect();
+    assert_eq!(read(2_500).await, (vec![2_048, 452], expected.clone(), false));
+    assert_eq!(read(2_048).await, (vec![2_048], expected[..2_048].to_vec(), true));
+    assert_eq!(read(0).await, (Vec::new(), Vec::new(), true));
 }
 
 #[tokio::test]

@@ -39,8 +39,10 @@ const PIECES_AHEAD: usize = 2;
 
 /// The most memory of a file with readings, in bytes.
 ///
-/// A file holds three slices and text: one slice is being read, one waits, and one is being written.
-pub(in crate::http) const FILE_BYTES: usize = ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + TEXT_BYTES;
+/// A file holds three slices and text: one slice is being read, one waits, and one is being written. It also
+/// holds the short slices of the next devices.
+pub(in crate::http) const FILE_BYTES: usize =
+    ReadingSlices::MAX_BYTES + ReadingSlices::MAX_BYTES_AHEAD + 2 * Slice::MAX_BYTES + TEXT_BYTES;
 
 /// The most memory of the text of a file, in bytes.
 pub(super) const TEXT_BYTES: usize = Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * PIECE_BYTES;
