@@ -85,7 +85,7 @@ impl Stored<'_> {
             self.queries.limits().check_range(range.start, range.end).map_err(|why| error(&why))?;
         }
         let (mut found, mut bytes) = (HashSet::new(), 0);
-        let runs = runs(ranges_ms.iter(), Order::Ascending).map(|(run, _)| run);
+        let runs = runs(&ranges_ms, Order::Ascending).map(|(run, _)| run);
         // A metric may have any number of series, so each page covers only one day.
         for range_ms in runs.flat_map(|run| pages(&run, usize::MAX)) {
             let columns = Columns::NONE.with(Column::Count);

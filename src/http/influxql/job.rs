@@ -224,6 +224,7 @@ impl Job {
             incomplete: None,
             notes_missing: form.format != Format::Csv,
             lacks_devices: false,
+            has_memory_ahead: false,
             failure: None,
         };
         let options = Options {

@@ -10,7 +10,7 @@
 //! reader of the statement, or to a closure `take`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::common::work;
 use crate::influxql::{HourStats, Next, Read, Reader, Request, Row, StatementError};
 use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
 use crate::query::{
-    Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, STATS_AT_ONCE, SliceHour,
+    Column, Columns, HoursRequest, Point, ReadingSlices, ReadingsRequest, Rollups, STATS_AT_ONCE, SliceHour,
 };
 
 /// The number of hours in which the newest rows of a series are searched first.
@@ -78,6 +78,40 @@ struct Target {
     series: usize,
     /// The index of the field in the request.
     field: usize,
+}
+
+/// A run of hours of a device, and the parts that want them.
+struct Run {
+    device: usize,
+    range_ms: Range<i64>,
+    parts: Vec<usize>,
+}
+
+/// The readings of a run, and the targets whose values they are.
+struct Begun {
+    slices: ReadingSlices,
+    targets: Vec<usize>,
+}
+
+/// The reads of all runs of some devices, in order. While one is used, the next ones are read ahead.
+pub(super) struct Reads {
+    left: Box<dyn Iterator<Item = Run>>,
+    /// The next runs. `None`: no series of the run has a target.
+    begun: VecDeque<(Run, Option<Begun>)>,
+    /// Whether the last run had few values.
+    was_short: bool,
+}
+
+impl Reads {
+    pub(super) fn of(devices: &[OfDevice]) -> Self {
+        let of_parts = |of: &OfDevice| of.parts.iter().map(|part| part.read_ms.clone()).collect::<Vec<_>>();
+        let ranges_ms: Vec<Vec<Range<i64>>> = devices.iter().map(of_parts).collect();
+        let left = ranges_ms.into_iter().enumerate().flat_map(|(device, ranges_ms)| {
+            let runs = runs(&ranges_ms, Order::Ascending);
+            runs.map(move |(range_ms, parts)| Run { device, range_ms, parts })
+        });
+        Self { left: Box::new(left), begun: VecDeque::new(), was_short: true }
+    }
 }
 
 /// The order in which runs and pages of hours are read.
@@ -237,7 +271,8 @@ impl Stored<'_> {
         order: Order,
         take: &mut StatsReader<'_>,
     ) -> Result<(), StatementError> {
-        for (nth, (run_ms, active)) in runs(asked.iter().map(|asked| &asked.hours_ms), order).enumerate() {
+        let hours_ms: Vec<Range<i64>> = asked.iter().map(|asked| asked.hours_ms.clone()).collect();
+        for (nth, (run_ms, active)) in runs(&hours_ms, order).enumerate() {
             if nth > 0 {
                 let series = |at: &usize| devices[asked[*at].device].parts[asked[*at].part].series.len();
                 take(Stats::Others(active.iter().map(series).sum()))?;
@@ -424,72 +459,124 @@ impl Stored<'_> {
         Ok(counts)
     }
 
-    /// Passes the rows of a device to the reader, run by run.
+    /// Passes the rows of the device at the index `nth` to the reader, run by run.
+    ///
+    /// A series is done if the reader wants no more of its rows. Rows of such series are skipped.
     pub(super) fn read_device(
         &mut self,
-        of_device: &mut OfDevice,
+        devices: &mut [OfDevice],
+        nth: usize,
+        reads: &mut Reads,
         reader: &mut Reader<'_>,
     ) -> Result<Next, StatementError> {
         if self.is_in_parts {
             self.deadline = Instant::now() + self.queries.limits().timeout;
         }
-        let mut rows: Vec<Vec<(usize, f64)>> = vec![Vec::new(); of_device.series.len()];
-        let mut done = vec![false; of_device.series.len()];
-        let ranges_ms: Vec<Range<i64>> = of_device.parts.iter().map(|part| part.read_ms.clone()).collect();
-        for (nth, (run_ms, active)) in runs(ranges_ms.iter(), Order::Ascending).enumerate() {
-            if nth > 0 {
+        let mut rows: Vec<Vec<(usize, f64)>> = vec![Vec::new(); devices[nth].series.len()];
+        let mut done = vec![false; devices[nth].series.len()];
+        let mut is_first = true;
+        while let Some((run, begun)) = self.next_run(devices, nth, reads)? {
+            let of_device = &mut devices[nth];
+            let mut series = run.parts.iter().flat_map(|part| of_device.parts[*part].series.clone());
+            if !std::mem::take(&mut is_first) {
                 // A further query counts one value for each of its series.
-                reader(Read::Others(active.iter().map(|part| of_device.parts[*part].series.len()).sum()))?;
+                reader(Read::Others(series.clone().count()))?;
             }
-            if self.read_run(of_device, &run_ms, &active, &mut rows, &mut done, reader)? == Next::End {
+            // The read has begun for all series of the run. If some are done, another read is smaller.
+            let begun = if series.any(|series| done[series]) {
+                self.begin(of_device, &run, |series| !done[series])?
+            } else {
+                begun
+            };
+            let Some(mut begun) = begun else { continue };
+            let next = self.read_run(of_device, &run, &mut begun, &mut rows, &mut done, reader)?;
+            reads.was_short = begun.slices.is_short();
+            if next == Next::End {
                 return Ok(Next::End);
             }
         }
         Ok(Next::Row)
     }
 
-    /// Passes the rows of a device in a run, in which the parts `active` want data.
+    /// Returns the next run, if it is one of the device at the index `nth`.
     ///
-    /// A series is done if the reader wants no more of its rows. Rows of such series are skipped.
+    /// Before that, it begins to read further runs, also of the next devices.
+    fn next_run(
+        &mut self,
+        devices: &[OfDevice],
+        nth: usize,
+        reads: &mut Reads,
+    ) -> Result<Option<(Run, Option<Begun>)>, StatementError> {
+        let at_once = if reads.was_short { ReadingSlices::AT_ONCE } else { 1 };
+        while reads.begun.len() < at_once
+            && let Some(run) = reads.left.next()
+        {
+            let mut begun = self.begin(&devices[run.device], &run, |_| true)?;
+            if let Some(Begun { slices, .. }) = &mut begun
+                && !reads.begun.is_empty()
+            {
+                if !self.has_memory_ahead {
+                    self.memory.grow(ReadingSlices::MAX_BYTES_AHEAD)?;
+                    self.has_memory_ahead = true;
+                }
+                slices.read_ahead(self.runtime);
+            }
+            reads.begun.push_back((run, begun));
+        }
+        let is_of_device = reads.begun.front().is_some_and(|(run, _)| run.device == nth);
+        Ok(if is_of_device { reads.begun.pop_front() } else { None })
+    }
+
+    /// Begins to read a run. `None`: none of the series has a target.
+    ///
+    /// `is_wanted` chooses the series, by their indices in the device.
+    fn begin(
+        &self,
+        of_device: &OfDevice,
+        Run { range_ms, parts, .. }: &Run,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Result<Option<Begun>, StatementError> {
+        let targets = of_device.targets(parts, is_wanted);
+        if targets.is_empty() {
+            return Ok(None);
+        }
+        let read_ms = || parts.iter().map(|part| &of_device.parts[*part].read_ms);
+        let request = ReadingsRequest {
+            device: of_device.device.to_string(),
+            from_ms: read_ms().map(|range| range.start).min().unwrap_or(range_ms.start).max(range_ms.start),
+            to_ms: read_ms().map(|range| range.end).max().unwrap_or(range_ms.end).min(range_ms.end),
+            series: filter(of_device.metrics(&targets))?,
+            limit: usize::MAX,
+        };
+        let slices = self.queries.reading_slices(self.scope, &request);
+        let slices = slices.map_err(|error| StatementError::new(error.to_string()))?;
+        Ok(Some(Begun { slices, targets }))
+    }
+
+    /// Passes the rows of a device in a run.
     fn read_run(
         &mut self,
         of_device: &mut OfDevice,
-        run_ms: &Range<i64>,
-        active: &[usize],
+        Run { parts, .. }: &Run,
+        Begun { slices, targets }: &mut Begun,
         rows: &mut [Vec<(usize, f64)>],
         done: &mut [bool],
         reader: &mut Reader<'_>,
     ) -> Result<Next, StatementError> {
-        let series_left = |of_device: &OfDevice, done: &[bool]| {
-            let series = active.iter().flat_map(|part| of_device.parts[*part].series.clone());
-            series.filter(|series| !done[*series] && !of_device.series[*series].targets.is_empty()).count()
-        };
-        let mut left = series_left(of_device, done);
-        if left == 0 {
-            return Ok(Next::Row);
-        }
+        let series = parts.iter().flat_map(|part| of_device.parts[*part].series.clone());
+        let is_left = |series: &usize| !done[*series] && !of_device.series[*series].targets.is_empty();
+        let mut left = series.filter(is_left).count();
         let mut asked = left;
-        let mut targets = of_device.targets(active, |series| !done[series]);
-        let read_ms = || active.iter().map(|part| &of_device.parts[*part].read_ms);
-        let request = ReadingsRequest {
-            device: of_device.device.to_string(),
-            from_ms: read_ms().map(|range| range.start).min().unwrap_or(run_ms.start).max(run_ms.start),
-            to_ms: read_ms().map(|range| range.end).max().unwrap_or(run_ms.end).min(run_ms.end),
-            series: filter(of_device.metrics(&targets))?,
-            limit: usize::MAX,
-        };
-        let error = |error: QueryError| StatementError::new(error.to_string());
-        let mut slices = self.queries.reading_slices(self.scope, &request).map_err(error)?;
         while let Some(slice) = self.wait(slices.next())? {
             for hour in slice.hours() {
-                let next = of_device.read_hour(hour, &targets, rows, done, &mut left, reader)?;
+                let next = of_device.read_hour(hour, targets, rows, done, &mut left, reader)?;
                 if left == 0 || next == Next::End {
                     return Ok(next);
                 }
             }
             if left * 2 <= asked {
-                targets = of_device.targets(active, |series| !done[series]);
-                slices.select(filter(of_device.metrics(&targets))?);
+                *targets = of_device.targets(parts, |series| !done[series]);
+                slices.select(filter(of_device.metrics(targets))?);
                 asked = left;
             }
         }
@@ -619,11 +706,8 @@ pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> Ho
 ///
 /// A run names its ranges by their indices. In hours, the ranges `10..14` and `12..16` become the runs
 /// `10..12` with range 0, `12..14` with ranges 0 and 1, and `14..16` with range 1.
-pub(super) fn runs<'r>(
-    ranges: impl Iterator<Item = &'r Range<i64>>,
-    order: Order,
-) -> impl Iterator<Item = (Range<i64>, Vec<usize>)> {
-    let hours = ranges.enumerate().filter(|(_, range)| !range.is_empty());
+pub(super) fn runs(ranges: &[Range<i64>], order: Order) -> impl Iterator<Item = (Range<i64>, Vec<usize>)> + use<> {
+    let hours = ranges.iter().enumerate().filter(|(_, range)| !range.is_empty());
     let mut edges: Vec<(i64, usize)> =
         hours.flat_map(|(at, range)| [(floor(range.start), at), (ceiling(range.end), at)]).collect();
     edges.sort_unstable();
@@ -706,7 +790,7 @@ mod tests {
         let hour = |hours: i64| hours * MS_PER_HOUR;
         let found = |ranges: &[Range<i64>]| {
             let [ascending, mut descending] = [Order::Ascending, Order::NewestFirst].map(|order| {
-                let runs = runs(ranges.iter(), order);
+                let runs = runs(ranges, order);
                 runs.map(|(run, at)| (run.start / MS_PER_HOUR..run.end / MS_PER_HOUR, at)).collect::<Vec<_>>()
             });
             descending.reverse();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalogue::{Catalogue, Place};
 use super::index::Gathered;
-use super::reading::{Order, Stats, all_hours, stats_of};
+use super::reading::{Order, Reads, Stats, all_hours, stats_of};
 use crate::access::DeviceScope;
 use crate::http::problem::Problem;
 use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, StatementError, Wanted};
@@ -53,6 +53,8 @@ pub(super) struct Stored<'s> {
     pub(super) notes_missing: bool,
     /// Whether the device index lacks devices. The answer then has a note.
     pub(super) lacks_devices: bool,
+    /// Whether memory was taken for slices of readings that are read ahead.
+    pub(super) has_memory_ahead: bool,
     /// The problem of the query that failed. Only the log may have its details.
     pub(super) failure: Option<Problem>,
 }
@@ -134,11 +136,12 @@ impl Source for Stored<'_> {
         // Stats are counted before readings are read. Otherwise a reading that arrives in between would seem
         // to be missing.
         let counts = self.count_beside_stats(requests, &mut devices, reader)?;
-        for (nth, of_device) in devices.iter_mut().enumerate() {
-            if self.read_device(of_device, reader)? == Next::End {
+        let mut reads = Reads::of(&devices);
+        for nth in 0..devices.len() {
+            if self.read_device(&mut devices, nth, &mut reads, reader)? == Next::End {
                 return Ok(());
             }
-            of_device.check_read(nth, &counts)?;
+            devices[nth].check_read(nth, &counts)?;
         }
         Ok(())
     }

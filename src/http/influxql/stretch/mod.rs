@@ -152,6 +152,7 @@ impl Service {
             notes_missing: true,
             lacks_devices: false,
             incomplete: None,
+            has_memory_ahead: false,
             failure: None,
         };
         let options = Options {
@@ -335,6 +336,29 @@ fn hours_at_the_ends_of_a_range_are_read_only_of_devices_with_values_in_them() {
         assert!(answer.iter().all(|series| series.rows[0].1[0] == Value::Integer(count)), "{text}");
         assert_eq!(service.store.reads() - before, reads, "{text}");
     }
+}
+
+#[test]
+fn readings_of_several_devices_are_read_at_once_and_passed_in_order() {
+    let service = Service::new(cases::many_devices(16));
+    service.store.answer_reads_by(8);
+    let mut ids: Vec<String> = (0..16).map(|at| format!("d{at}")).collect();
+    ids.sort();
+    let answer = service.ask("SELECT value FROM m GROUP BY device_id", false, usize::MAX).unwrap();
+    assert!(answer.iter().all(|series| series.rows.len() == 8));
+    assert_eq!(answer.iter().map(|series| series.tags[0].1.to_string()).collect::<Vec<_>>(), ids);
+    let newest = "SELECT value, device_id FROM m ORDER BY time DESC LIMIT 16";
+    for text in ["SELECT value, device_id FROM m WHERE value >= 0 LIMIT 16", newest] {
+        let answer = service.ask(text, false, usize::MAX).unwrap();
+        let devices = answer[0].rows.iter().map(|(_, values)| match &values[1] {
+            Value::Text(id) => id.to_string(),
+            other => panic!("{other:?}"),
+        });
+        let mut devices: Vec<String> = devices.collect();
+        devices.sort();
+        assert_eq!(devices, ids, "{text}");
+    }
+    assert_eq!(service.store.reads(), 3 * 16);
 }
 
 /// The index has a hundred devices, each with two series.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::Barrier;
 
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
@@ -30,6 +32,8 @@ pub(super) struct Counted {
     requests: AtomicUsize,
     /// The number of requests for readings.
     reads: AtomicUsize,
+    /// Requests for readings wait here until there are enough of them.
+    barrier: OnceLock<Barrier>,
     /// The most stats that one request has returned.
     most_passed: AtomicUsize,
     /// The most metrics that one request for stats has named.
@@ -53,7 +57,8 @@ impl Counted {
             outcome.unwrap();
         }
         let [scanned, passed, requests, reads, most_passed, most_named] = [0; 6].map(AtomicUsize::new);
-        Self { store, hours, size, scanned, passed, requests, reads, most_passed, most_named }
+        let barrier = OnceLock::new();
+        Self { store, hours, size, scanned, passed, requests, reads, barrier, most_passed, most_named }
     }
 
     pub(super) const fn size(&self) -> usize {
@@ -78,6 +83,11 @@ impl Counted {
     /// The number of requests for readings.
     pub(super) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
+    }
+
+    /// From now on, requests for readings are answered only when so many of them wait for an answer.
+    pub(super) fn answer_reads_by(&self, count: usize) {
+        self.barrier.set(Barrier::new(count)).unwrap();
     }
 
     /// The most stats that one request has returned.
@@ -136,6 +146,10 @@ impl Store for Counted {
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        if let Some(barrier) = self.barrier.get() {
+            let others = tokio::time::timeout(Duration::from_secs(60), barrier.wait()).await;
+            others.expect("other reads have begun");
+        }
         let found = self.store.readings(query).await?;
         let hours = Hour::of(query.range_ms.start)..Hour::at_or_after(found.complete_until_ms);
         self.scan(&query.device, hours, |(values, _)| values);
