@@ -46,6 +46,8 @@ async fn a_standalone_server_is_a_warning() {
 #[tokio::test]
 async fn a_user_that_is_unknown_or_may_not_write_is_an_error() {
     let (guarded, folder) = (Guarded::start().await, tempfile::tempdir().expect("a temporary folder"));
+    let record = r#"{"version":1,"store":"mongodb","id":"another","writes":0}"#;
+    std::fs::write(folder.path().join("store.json"), record).expect("our folder");
     let admin = guarded.admin().await;
     for (name, role) in [("reader", "read"), ("writer", "readWrite")] {
         let roles = vec![doc! { "role": role, "db": "tidegauge" }];
@@ -55,10 +57,13 @@ async fn a_user_that_is_unknown_or_may_not_write_is_an_error() {
     let checked = async |uri: String| check(&small(Setup::sqlite()).set("mongodb.uri", uri), folder.path()).await;
     for who in ["", "reader:hunter4@"] {
         let found = checked(guarded.uri(who, "")).await;
-        let mend = found.has("error", "server-reach", "MongoDB refuses a command of tidegauge: ");
+        let mend = found.has("error", "collection", "MongoDB refuses a command of tidegauge: ");
         assert_eq!(mend, "grant readWrite and dbAdmin on tidegauge to the user of mongodb.uri");
         let mend = found.has("note", "server-cache", "not checked: ");
         assert!(mend.contains("clusterMonitor"), "{mend}");
+        if !who.is_empty() {
+            found.has("warning", "store-record", "is not the database that the service has used");
+        }
     }
     let uri = guarded.uri("writer:hunter4@", "");
     let found = checked(uri.clone()).await;

@@ -175,10 +175,12 @@ impl<L: Layout> MongoStore<L> {
 
 impl Inspector<'_> {
     /// Checks that the user may write.
+    ///
+    /// A server that refuses it is within reach, so this is not [`Part::ServerReach`].
     async fn check_writes(&mut self, collection: &str) {
         let mut write = no_change(collection);
         write.insert("writeConcern", doc! { "w": 1 }); // without a wait for a majority, which may be lost
-        self.ask(Part::ServerReach, None, write).await;
+        self.ask(Part::Collection, None, write).await;
     }
 
     /// Runs a command in the database, or in another one. A failure becomes a finding of `part`.
