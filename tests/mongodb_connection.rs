@@ -214,6 +214,13 @@ async fn missing_rights_are_reported_and_readings_stay_pending_until_they_are_gr
     let guarded = Guarded::start().await;
     without_rights(&guarded.uri("", "")).await;
     let admin = guarded.admin().await;
+    let resource = doc! { "db": "tidegauge", "collection": "" };
+    let documents_only = doc! { "resource": resource, "actions": ["find", "insert", "update", "remove"] };
+    let role = doc! { "createRole": "documents", "privileges": [documents_only], "roles": [] };
+    admin.run_command(role).await.expect("ann may do that");
+    let user = doc! { "createUser": "bob", "pwd": "hunter4", "roles": ["documents"] };
+    admin.run_command(user).await.expect("ann may do that");
+    without_rights(&guarded.uri("bob:hunter4@", "")).await; // who creates no collection
     let user = doc! { "createUser": "eve", "pwd": "hunter4", "roles": [{ "role": "read", "db": "tidegauge" }] };
     admin.run_command(user).await.expect("ann may do that");
     let server = without_rights(&guarded.uri("eve:hunter4@", "")).await;

@@ -61,7 +61,8 @@ impl<L: Layout> MongoStore<L> {
 
     async fn delete_notes(&self, filter: Document) -> Result<(), StoreError> {
         let statement = doc! { "q": filter, "limit": 0 };
-        self.commands.write_document(Verb::DeleteMatching, &self.notes(), &statement).await.map(drop)
+        let deleted = self.commands.write_document(Verb::DeleteMatching, &self.notes(), &statement).await;
+        deleted.map(drop).map_err(|error| self.commands.explain(error))
     }
 
     /// Finds notes. Unlike other documents, none is skipped: an instance that does not know all others could
@@ -97,7 +98,7 @@ impl<L: Layout> Instances for MongoStore<L> {
         if self.update_notes(beat.clone()).await? > 0 {
             return Ok(false);
         }
-        self.schema_of_notes().ensure_unsharded().await?;
+        self.schema_of_notes().ensure_unsharded().await.map_err(|error| self.commands.explain(error))?;
         beat.insert("upsert", true);
         self.update_notes(beat).await?;
         Ok(true)
