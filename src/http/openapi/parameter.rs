@@ -349,7 +349,7 @@ pub(in crate::http) const ACCEPT_PARTIAL: Parameter = Parameter {
 
 pub(in crate::http) const VERBOSE: Parameter = Parameter {
     name: "verbose",
-    description: "Not empty, `0` or `false`: `200`, with the version in a body.",
+    description: "Any value but an empty one, `0` and `false`: the answer is `200`, with the version in a body.",
     schema: |_| json!({ "type": "string", "default": "false" }),
     example: r#""true""#,
 };
