@@ -144,12 +144,12 @@ impl Pipeline {
     }
 
     /// Waits until all instances that share the store see the acknowledged changes of these devices, because
-    /// the store has taken them. Waits at most `max_wait`.
+    /// the store has taken them. Waits at most `max_wait`, and not at all while the store is away.
     ///
     /// A change that follows at another instance is then made to the result of these, and is the later one
     /// whatever the clocks of both say.
     pub async fn metadata_seen(&self, devices: &[Arc<str>], max_wait: Duration) {
-        if self.store.instances().is_none() {
+        if self.store.instances().is_none() || self.store_away().is_some() {
             return;
         }
         let seen = async {

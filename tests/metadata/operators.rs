@@ -1,13 +1,17 @@
 //! Metadata has two authors: a key that an operator has set stays until the operator removes it, and the
 //! device's own value of this key is kept beneath it.
 
+use std::pin::pin;
+
+use bson::doc;
+use futures_util::future::{Either, join, select};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use crate::forward;
-use crate::harness::{Answer, Database, Server, Setup, now_ms, run, secret_of, wait_until};
+use crate::harness::{Answer, Database, Mongod, Server, Setup, now_ms, run, secret_of, wait_until};
 
 /// 2024-04-20T14:00:00Z.
 const START_MS: i64 = 1_713_621_600_000;
@@ -190,6 +194,39 @@ async fn instances_that_change_members_of_a_key_one_after_the_other_lose_none() 
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["setByOperators"], json!({ "limits": members(nth) }));
     }
+}
+
+/// The store takes no change during the test, so each one waits until other instances may see it.
+#[tokio::test]
+async fn changes_that_wait_for_the_store_leave_their_places_to_queries() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("query.max_concurrent", 1).set("query.catch_up_timeout", "1m");
+    let server = Server::start(setup).await;
+    accepted(&server, Method::PUT, "S1", &json!({ "name": "Press 1" })).await;
+    let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
+    let data = doc! {
+        "failCommands": ["insert", "update"], "namespace": format!("{}.buckets_metadata", database.name),
+        "blockConnection": true, "blockTimeMS": 60_000,
+    };
+    let slow = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+    admin.run_command(slow).await.expect("the fail point is there");
+
+    let patch = json!({ "name": "Press 2" });
+    let patched = change(&server, Method::PATCH, "S1", &patch);
+    let posted = async {
+        server.logged("Press 2").await;
+        let change = json!({ "keys": { "name": { "atMs": START_MS, "value": "Press 3" } } });
+        let line = json!({ "deviceId": "S2", "change": change }).to_string();
+        server.post("/v1/metadata", "application/x-ndjson", line).await
+    };
+    let queried = pin!(async {
+        server.logged("Press 3").await;
+        [metadata(&server, "S1").await, metadata(&server, "S2").await]
+    });
+    let changed = pin!(join(patched, posted));
+    let Either::Right((found, _)) = select(changed, queried).await else { panic!("the changes have not waited") };
+    assert_eq!(found.map(|of| of["metadata"]["name"].clone()), ["Press 2", "Press 3"]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::log::BegunDeletion;
-use crate::model::Deletion;
+use crate::model::{Deletion, OperatorMetadata};
 
 /// A stage whose store has the notes of instances.
 fn sharing(notes: &Arc<KeptNotes>) -> Stage {
@@ -94,6 +94,21 @@ async fn an_end_stores_nothing_that_a_missed_deletion_removes_if_the_log_takes_n
     let begun = Instant::now();
     assert_eq!((running.drain(ms(500_000)).await.left, stage.noted()), (1, vec![]));
     assert!(begun.elapsed() <= ms(1_000), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_metadata_waits_for_the_store_unless_it_is_away() {
+    let notes = Arc::new(KeptNotes::default());
+    let stage = sharing(&notes);
+    let devices: [Arc<str>; 1] = ["a".into()];
+    stage.pipeline.lock().metadata.add(Arc::clone(&devices[0]), OperatorMetadata::default(), Position(0));
+    let begun = Instant::now();
+    stage.pipeline.metadata_seen(&devices, ms(2_000)).await;
+    assert!(begun.elapsed() >= ms(2_000), "{:?}", begun.elapsed());
+    store_state::note_failing(&stage.pipeline, &away());
+    let begun = Instant::now();
+    stage.pipeline.metadata_seen(&devices, ms(2_000)).await;
+    assert_eq!(begun.elapsed(), ms(0));
 }
 
 #[tokio::test(start_paused = true)]

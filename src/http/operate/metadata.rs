@@ -211,7 +211,7 @@ pub(in crate::http) async fn change(
     let stored = stored_id(&grant.device_scope, &device)?;
     on_main(Arc::clone(&app), async move {
         let _body = body; // while it lives, its memory is reserved
-        let _place = app.query_limits.enter(&grant.quota).await?;
+        let place = app.query_limits.enter(&grant.quota).await?;
         let turn = app.pipeline.metadata_turn().await;
         let known = app.queries.metadata(&stored).await.map_err(QueryError::of_change)?;
         check_preconditions(&headers, &known.operator)?;
@@ -227,7 +227,7 @@ pub(in crate::http) async fn change(
             }
             let record = MetadataRecord { device: Arc::clone(&stored), by: grant.author().into(), change };
             append(&app, vec![record]).await?;
-            drop(turn);
+            drop((turn, place));
             app.pipeline.metadata_seen(&[stored], app.queries.limits().catch_up).await;
         }
         Ok(respond(device, &after, grant.allows(Scope::Query)))
@@ -337,7 +337,7 @@ pub(in crate::http) async fn post(
             move || changes_in(&app, &grant.device_scope, &body.bytes)
         };
         let changes = tokio::task::spawn_blocking(read).await.map_err(Problem::internal)??;
-        let _place = app.query_limits.enter(&grant.quota).await?;
+        let place = app.query_limits.enter(&grant.quota).await?;
         let turn = app.pipeline.metadata_turn().await;
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
         let known = app.queries.all_operator_metadata(&devices).await;
@@ -359,7 +359,7 @@ pub(in crate::http) async fn post(
         }
         admit(&app, &grant, &new)?;
         append(&app, records).await?;
-        drop(turn);
+        drop((turn, place));
         app.pipeline.metadata_seen(&devices, app.queries.limits().catch_up).await;
         Ok(Json(Accepted { accepted }))
     })
