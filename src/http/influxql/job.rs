@@ -62,7 +62,10 @@ impl Job {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
         let (reservation, bytes) = match form.chunk_rows {
-            Some(_) => (Some(Arc::clone(&running).reserve_file_place().await?), FILE_BYTES + LEAST_BYTES),
+            Some(_) => {
+                let of_file = FILE_BYTES.min(running.max_bytes() / 2); // the other half is for the data of statements
+                (Some(Arc::clone(&running).reserve_file_place().await?), of_file + LEAST_BYTES)
+            }
             None => (None, LEAST_BYTES),
         };
         let bytes = Mutex::new(running.take(bytes).await?);
