@@ -342,12 +342,11 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         (&long, "at most 4096 bytes"),
         (&deep, "8 levels"),
         (&deepest, "at most 4096 bytes"),
-        (r#"{"limits":{"temp":{"hihg":1}}}"#, "limits"),
+        (r#"{"limits":{"temp":{"hihg":1}}}"#, "limits.temp"),
         (r#"{"limits":[1]}"#, "limits"),
         (r#"{"units":"%"}"#, "units"),
-        (r#"{"units":{"temp":"%","hum":1}}"#, "units"),
-        (r#"{"kind":"banana"}"#, "kind"),
-        (r#"{"kind":{"energy":"counter","temp":"gauge"}}"#, "kind"),
+        (r#"{"units":{"hum":"%","temp":1}}"#, "units.temp"),
+        (r#"{"kind":{"energy":"counter","temp":"gauge"}}"#, "kind.temp"),
         (r#"{"name":7}"#, "name"),
     ] {
         for method in [Method::PUT, Method::PATCH] {
@@ -400,13 +399,30 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"value":{"":1}}}}}"#, "empty"),
         (r#"{"deviceId":"S1","change":{"keys":{"":{"atMs":1}}}}"#, "empty"),
         (r#"{"deviceId":"S1","change":{"replacedMs":253402300799000}}"#, "ahead"),
-        (r#"{"deviceId":"S2","change":{"keys":{"kind":{"atMs":1,"value":"banana"}}}}"#, "line 1: "),
+        (r#"{"deviceId":"S2","change":{"keys":{"limits":{"atMs":1,"value":[1]}}}}"#, "line 1: "),
         (r#"{"deviceId":"a\tb","change":{}}"#, "deviceId"),
     ] {
         let answer = server.post("/v1/metadata", "application/x-ndjson", line).await;
         assert_eq!(answer.status, 400, "{line}");
         assert!(answer.text().contains(why) && !answer.text().contains("struct"), "{line}: {}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn a_wrong_form_from_before_refuses_no_copy_and_only_changes_of_its_key() {
+    let server = Server::start(Setup::sqlite()).await;
+    let keys = json!({ "name": { "atMs": 1, "value": 7 }, "units": { "atMs": 1, "value": { "dew": 5 } } });
+    let line = json!({ "deviceId": "S1", "change": { "keys": keys } }).to_string();
+    let copied = server.post("/v1/metadata", "application/x-ndjson", line).await;
+    assert_eq!(copied.status, 200, "{}", copied.text());
+    accepted(&server, Method::PATCH, "S1", &json!({ "place": "Hall 2", "kind": "pump" })).await;
+    let refused = change(&server, Method::PATCH, "S1", &json!({ "units": { "temp": "°C" } })).await;
+    assert_eq!(refused.status, 400);
+    let detail = refused.json()["detail"].to_string();
+    assert!(detail.contains("units.dew"), "{detail}");
+    accepted(&server, Method::PATCH, "S1", &json!({ "units": { "temp": "°C", "dew": null } })).await;
+    let expected = json!({ "name": 7, "place": "Hall 2", "kind": "pump", "units": { "temp": "°C" } });
+    assert_eq!(metadata(&server, "S1").await["setByOperators"], expected);
 }
 
 #[tokio::test]

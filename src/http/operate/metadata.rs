@@ -221,7 +221,7 @@ pub(in crate::http) async fn change(
         let mut after = known;
         after.operator.merge(change.clone());
         if !change.is_empty() {
-            check(&app, &after.operator, &change)?;
+            check(&app, &after.operator, &change, false)?;
             if !after.is_known {
                 admit(&app, &grant, std::slice::from_ref(&stored))?;
             }
@@ -353,7 +353,7 @@ pub(in crate::http) async fn post(
             let before = known.clone();
             known.merge(change.clone());
             if *known != before {
-                check(&app, known, &change).map_err(|error| error.in_line(line))?;
+                check(&app, known, &change, true).map_err(|error| error.in_line(line))?;
                 records.push(MetadataRecord { device, by: Arc::clone(&by), change });
             }
         }
@@ -458,41 +458,50 @@ fn admit(app: &App, grant: &Grant, new: &[Arc<str>]) -> Result<(), Problem> {
     admitted.map_err(|wait| Problem::rate_limited(Limit::NewDevices, wait))
 }
 
-/// Checks the size of the keys that operators have set after `change`, and the form of those in the change.
+/// Checks the size of the keys that operators have set after `change`, and the form of those that it sets.
 ///
-/// The form of other keys does not count, so that a value from before this check refuses no later change.
-fn check(app: &App, after: &OperatorMetadata, change: &OperatorMetadata) -> Result<(), Problem> {
-    let object = after.object();
-    let wrong = change.keys.keys().find_map(|key| wrong_form(key, object.get(key)?));
-    let text = Value::from(object).to_string();
+/// The form of other keys does not count, so that a value from before this check refuses no later change. A
+/// copy from another server may have such values too, so only its limits count, which were always checked.
+fn check(app: &App, after: &OperatorMetadata, change: &OperatorMetadata, is_copy: bool) -> Result<(), Problem> {
+    let text = Value::from(after.object()).to_string();
     let is_short = app.ingest.rules().limits.check_metadata(text.len());
     is_short.map_err(|rejection| Problem::invalid_metadata(rejection.detail))?;
-    wrong.map_or(Ok(()), |form| Err(Problem::invalid_metadata(form)))
+    let set = change.keys.iter().filter(|(key, of)| after.keys.get(*key) == Some(*of));
+    let mut counting = set.filter(|(key, _)| !is_copy || *key == "limits");
+    let wrong = counting.find_map(|(key, of)| wrong_form(key, of.value.as_ref()?));
+    wrong.map_or(Ok(()), |why| Err(Problem::invalid_metadata(why)))
 }
 
-/// Returns the form that a member of metadata with a meaning must have, if its value has another one.
-fn wrong_form(key: &str, value: &Value) -> Option<&'static str> {
-    let has_all = |is_right: fn(&Value) -> bool| value.as_object().is_some_and(|of| of.values().all(is_right));
-    let is_counter = |kind: &Value| kind.as_str() == Some("counter");
-    let (is_right, form) = match key {
-        "name" => (value.is_string(), "\"name\" is a text"),
-        "units" => (
-            has_all(Value::is_string),
-            "\"units\" has a text for each metric, by its name without labels: {\"temp\": \"°C\"}",
-        ),
-        "kind" => (
-            is_counter(value) || has_all(is_counter),
+/// Returns which part of the value of a key has a wrong form, and the right form, if the key has a meaning.
+fn wrong_form(key: &str, value: &Value) -> Option<String> {
+    let form = match key {
+        "name" => "\"name\" is a text",
+        "units" => "\"units\" has a text for each metric, by its name without labels: {\"temp\": \"°C\"}",
+        // Without metrics, it may describe the device: `"pump"`.
+        "kind" if value.is_object() => {
             "\"kind\" is \"counter\", or has \"counter\" for each metric that is one: {\"energy\": \"counter\"}; give \
-             another name to a key with another meaning",
-        ),
-        "limits" => (
-            ValueLimits::of_metadata(&json!({ "limits": value }).to_string()).invalid == 0,
+             another name to a key with another meaning"
+        }
+        "limits" => {
             "\"limits\" has an object for each metric, by its name without labels, with \"min\", \"max\" or both as \
-             numbers, and \"min\" is not above \"max\": {\"temp\": {\"min\": -5, \"max\": 80}}",
-        ),
+             numbers, and \"min\" is not above \"max\": {\"temp\": {\"min\": -5, \"max\": 80}}"
+        }
         _ => return None,
     };
-    (!is_right).then_some(form)
+    let is_right = |member: &str, of: &Value| match key {
+        "units" => of.is_string(),
+        "kind" => *of == "counter",
+        _ => ValueLimits::of_metadata(&json!({ "limits": { member: of } }).to_string()).invalid == 0,
+    };
+    let wrong = match value {
+        Value::String(_) if key == "name" => return None,
+        Value::Object(members) if key != "name" => {
+            let (member, _) = members.iter().find(|&(member, of)| !is_right(member, of))?;
+            format!("{key}.{member}")
+        }
+        _ => key.to_owned(),
+    };
+    Some(format!("{wrong:?} has a wrong form: {form}"))
 }
 
 fn check_preconditions(headers: &HeaderMap, known: &OperatorMetadata) -> Result<(), Problem> {
