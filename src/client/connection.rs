@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use reqwest::redirect::Policy;
@@ -113,8 +114,8 @@ impl Client {
             None => "the server wants a client certificate: name it with --client-cert and --client-key".to_owned(),
         };
         let bandwidth = bandwidth.map(|rate| Limiter::new(rate, Instant::now()));
-        let hints = Hints { authority, identity };
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, hints, bandwidth })
+        let (url, hints) = (url.trim_end_matches('/').to_owned(), Hints { authority, identity });
+        Ok(Self { http, url, token, hints, bandwidth, has_answered: AtomicBool::new(false) })
     }
 }
 

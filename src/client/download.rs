@@ -43,7 +43,8 @@ impl Download {
     /// # Errors
     /// When the connection ends before the body, or the server is silent for too long.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, Trouble> {
-        self.answer.chunk().await.map_err(|error| Trouble::of_error(&self.url, error.into(), &Hints::default()))
+        let piece = self.answer.chunk().await;
+        piece.map_err(|error| Trouble::of_error(&self.url, error.into(), &Hints::default(), true))
     }
 
     /// Reads the whole body.
@@ -53,7 +54,7 @@ impl Download {
     pub async fn whole(self, max_bytes: usize) -> Result<Vec<u8>, Trouble> {
         let Self { url, answer } = self;
         let body = read_at_most(max_bytes, answer).await;
-        let body = body.map_err(|error| Trouble::of_error(&url, error, &Hints::default()))?;
+        let body = body.map_err(|error| Trouble::of_error(&url, error, &Hints::default(), true))?;
         if body.len() > max_bytes {
             return Err(Trouble::unexpected(&url, format!("the answer has more than {max_bytes} bytes")));
         }

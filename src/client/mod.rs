@@ -24,6 +24,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -77,6 +78,8 @@ pub struct Client {
     token: Option<String>,
     hints: Hints,
     bandwidth: Option<Limiter>,
+    /// Whether a request had an answer.
+    has_answered: AtomicBool,
 }
 
 /// The compressed body of a request with readings.
@@ -146,7 +149,7 @@ impl Client {
         let answer = self.send(&url, request).await?;
         let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
         let text = read_at_most(MAX_ANSWER_BYTES, answer).await;
-        let text = text.map_err(|error| Trouble::of_error(&url, error, &self.hints))?;
+        let text = text.map_err(|error| Trouble::of_error(&url, error, &self.hints, true))?;
         answer::read(&url, status, &text, &body.readings, retry_after)
     }
 
@@ -169,6 +172,11 @@ impl Client {
 
     async fn send(&self, url: &str, request: RequestBuilder) -> Result<reqwest::Response, Trouble> {
         let request = self.token.iter().fold(request, RequestBuilder::bearer_auth);
-        request.send().await.map_err(|error| Trouble::of_error(url, error.into(), &self.hints))
+        let answer = request.send().await.map_err(|error| {
+            let has_answered = self.has_answered.load(Ordering::Relaxed);
+            Trouble::of_error(url, error.into(), &self.hints, has_answered)
+        })?;
+        self.has_answered.store(true, Ordering::Relaxed);
+        Ok(answer)
     }
 }

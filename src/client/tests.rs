@@ -1,12 +1,12 @@
 //! Requests to servers that answer as the test says.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body as Stream;
 use axum::http::StatusCode as Status;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Redirect};
 use futures_util::stream;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket};
@@ -28,6 +28,19 @@ fn refusing() -> (TcpSocket, SocketAddr) {
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
+}
+
+/// A server that says in plain text, on each connection, that it does not understand.
+async fn without_tls() -> SocketAddr {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+            open.push(stream);
+        }
+    });
+    address
 }
 
 /// `answer` gets the number of the request and its body.
@@ -93,15 +106,28 @@ async fn a_server_that_stays_away_is_given_up_with_an_error() {
 
 #[tokio::test]
 async fn a_server_without_tls_is_not_asked_over_tls_again() {
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-        std::future::pending::<()>().await;
-    });
+    let address = without_tls().await;
     let options = Options { is_local: true, ..Options::new(&format!("https://{address}")) };
     let trouble = send(&Client::new(options).unwrap(), MINUTE, |_| ()).await.unwrap_err();
     assert!(trouble.is_for_good && trouble.to_string().contains("speaks no TLS at this address"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_server_that_has_answered_before_is_asked_over_tls_again() {
+    let ((listener, address), plain) = (listen().await, without_tls().await);
+    serve(listener, move |request, _| match request {
+        1 => r#"{"accepted":3}"#.into_response(),
+        _ => Redirect::temporary(&format!("https://{plain}/")).into_response(),
+    });
+    let (client, body) = (client(address), Body::of(b"{}\n{}\n{}\n", Some(3)));
+    for has_answered in [false, true] {
+        let trouble = client.post(READINGS, &body).await.unwrap_err();
+        assert!(trouble.to_string().contains("speaks no TLS at this address"), "{trouble}");
+        assert_eq!(trouble.is_for_good, !has_answered);
+        if !has_answered {
+            assert_eq!(client.post(READINGS, &body).await.unwrap().counts.accepted, 3);
+        }
+    }
 }
 
 #[tokio::test]
