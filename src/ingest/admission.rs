@@ -308,11 +308,7 @@ impl<'r> Admission<'r> {
         let retry_after = self.device_check.and_then(RequestCheck::end);
         let batch = self.batch.finish();
         let overwritten = self.overwrite_check.end(&batch, self.scope, self.rules.keep);
-        let mut receipt = Receipt { overwritten, retry_after, ..self.receipt };
-        if self.rules.keep == Keep::First {
-            receipt.ignore_later_values();
-        }
-        (batch, receipt)
+        (batch, Receipt { overwritten, retry_after, ..self.receipt })
     }
 }
 

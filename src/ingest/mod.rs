@@ -26,6 +26,7 @@ use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::limits::Quota;
 use crate::log::{Ack, AppendError, Batch, Log};
+use crate::model::Keep;
 use crate::telemetry::{Limit, Metrics};
 use crate::wire::{Code, Format, Ignored, Protocol, Source};
 
@@ -235,6 +236,10 @@ impl Ingest {
         if is_too_large {
             receipt.reject_accepted(Code::RequestTooLarge);
         }
+        let is_refused = !receipt.is_whole() && !partial;
+        if self.rules.keep == Keep::First && !is_refused {
+            receipt.ignore_later_values();
+        }
         let accounts = Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         if let Err(error) = charged {
             accounts.refuse(RefusalReason::RateLimited);
@@ -249,7 +254,7 @@ impl Ingest {
             accounts.accept();
             return Err(IngestError::TooLarge(self.log.max_payload_bytes()));
         }
-        if !receipt.is_whole() && !partial {
+        if is_refused {
             accounts.refuse(RefusalReason::NotPartial);
             let overwritten = Overwritten::default();
             receipt = Receipt { accepted: 0, rejected: receipt.received, overwritten, ..receipt };

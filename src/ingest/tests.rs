@@ -7,7 +7,6 @@ use tempfile::TempDir;
 use super::*;
 use crate::limits::{Limiter, Rate};
 use crate::log::{Instruments, MinFree, Options, Sync};
-use crate::model::Keep;
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Limits, Sink};
 
@@ -221,6 +220,15 @@ async fn later_values_are_ignored_if_the_store_keeps_the_first() {
     assert_eq!((receipt.accepted, &receipt.overwritten), (3, &Overwritten::default()));
     assert_eq!(receipt.ignored.names(), ["x", "m"].map(Box::<str>::from));
     assert_eq!(edge.remarks(), [0, 3, 5], "3 unknown keys and 2 later values");
+    match edge.send_with_remarks(2, false).await.unwrap_err() {
+        IngestError::NotPartial(receipt) => {
+            assert_eq!(receipt.ignored.names(), ["x"].map(Box::<str>::from));
+            assert_eq!(receipt.ignored.count(), 2, "2 unknown keys");
+            assert_eq!(receipt.overwritten, Overwritten::default());
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(edge.remarks(), [0, 3, 5]);
 }
 
 #[tokio::test]
