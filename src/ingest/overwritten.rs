@@ -2,8 +2,8 @@
 //!
 //! If two values of one request have the same device, instant and series, the store keeps one of them
 //! ([`Keep`]). Senders rarely mean that. If it keeps the last value, a reading that replaces another value of
-//! its request is counted, and the answer names the first of these readings. If it keeps the first value, a
-//! reading with another value overwrites nothing: it counts as ignored
+//! its request is counted, and the answer names the first of these readings. If it keeps the first value,
+//! each other value overwrites nothing: it counts as ignored
 //! ([`Ignored::LaterValue`](crate::wire::Ignored::LaterValue)).
 //!
 //! Each reading has a key here: a hash of its device and its instant. The values of two readings are compared
@@ -68,7 +68,7 @@ impl OverwriteCheck {
 
     /// Finds the overwritten values. `batch` has exactly the readings that were noted.
     ///
-    /// With [`Keep::First`], it finds the readings with another value than the first instead.
+    /// With [`Keep::First`], it finds and counts each value that differs from the first instead.
     pub(super) fn end(self, batch: &Batch, scope: &DeviceScope, keep: Keep) -> Overwritten {
         let shared = self.shared_keys();
         if shared.is_empty() { Overwritten::default() } else { self.compare(&shared, batch, scope, keep) }
@@ -123,19 +123,20 @@ impl OverwriteCheck {
                     if !shared.contains(key) {
                         continue;
                     }
-                    let mut differs = None;
+                    let mut is_found = false;
                     for (name, value) in values {
                         let kept = known.entry((*key, name)).or_insert(value.to_bits());
-                        if *kept != value.to_bits() {
-                            differs = differs.or(Some(name));
-                            if keep == Keep::Last {
-                                *kept = value.to_bits();
-                            }
+                        if *kept == value.to_bits() {
+                            continue;
                         }
-                    }
-                    if let Some(name) = differs {
-                        let metric = names[usize::from(name)].text;
-                        found.add(scope.to_client_id(device).unwrap_or(device), ts_ms, metric);
+                        if keep == Keep::First || !is_found {
+                            let metric = names[usize::from(name)].text;
+                            found.add(scope.to_client_id(device).unwrap_or(device), ts_ms, metric);
+                        }
+                        is_found = true;
+                        if keep == Keep::Last {
+                            *kept = value.to_bits();
+                        }
                     }
                 }
             }
@@ -170,7 +171,9 @@ mod tests {
         (0u8..3, 0i64..3, prop::collection::btree_map(0u8..4, 0i8..2, 1..4))
     }
 
-    /// The devices, instants and metrics of readings with another value than the one that is kept so far.
+    /// The devices, instants and metrics of values that differ from those that are kept so far.
+    ///
+    /// If the last values are kept, of each reading the first of them only.
     fn found(keep: Keep, readings: &[Reading]) -> Vec<(String, i64, String)> {
         let (mut check, mut batch) = (OverwriteCheck::default(), BatchBuilder::default());
         let hasher = RandomState::default();
@@ -187,13 +190,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reading_counts_when_a_map_of_all_values_has_another_one(
+        fn a_value_counts_when_a_map_of_all_values_has_another_one(
             keep in prop_oneof![Just(Keep::First), Just(Keep::Last)],
             readings in prop::collection::vec(any_reading(), 0..30),
         ) {
             let (mut known, mut expected) = (BTreeMap::<(u8, i64, u8), i8>::new(), Vec::new());
             for (device, ts_ms, values) in &readings {
-                let mut others = values.iter().filter(|(name, value)| {
+                let others = values.iter().filter(|(name, value)| {
                     let identity = (*device, *ts_ms, **name);
                     let earlier = known.get(&identity).copied();
                     if earlier.is_none() || keep == Keep::Last {
@@ -201,14 +204,21 @@ mod tests {
                     }
                     earlier.is_some_and(|earlier| earlier != **value)
                 });
-                if let Some((name, _)) = others.next() {
-                    expected.push((device.to_string(), *ts_ms, name.to_string()));
-                }
-                others.for_each(drop); // the filter also notes the other values
+                let others = others.map(|(name, _)| (device.to_string(), *ts_ms, name.to_string()));
+                let others: Vec<_> = others.collect(); // all, because the filter also notes the values
+                expected.extend(others.into_iter().take(if keep == Keep::First { usize::MAX } else { 1 }));
             }
             expected.truncate(MAX_NAMED);
             prop_assert_eq!(found(keep, &readings), expected);
         }
+    }
+
+    #[test]
+    fn each_later_value_of_a_reading_counts_if_the_first_values_stay() {
+        let readings = [0, 1].map(|value| (0, 0, BTreeMap::from([(0, value), (1, value)])));
+        let metrics = |keep| found(keep, &readings).into_iter().map(|(.., metric)| metric).collect::<Vec<_>>();
+        assert_eq!(metrics(Keep::First), ["0", "1"]);
+        assert_eq!(metrics(Keep::Last), ["0"]);
     }
 
     #[test]

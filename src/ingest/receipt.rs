@@ -118,13 +118,13 @@ impl Receipt {
         self.accepted -= self.older;
     }
 
-    /// Counts the readings with another value than the first as ignored: the store keeps the first.
+    /// Counts the values that differ from the first as ignored: the store keeps the first.
     pub(super) fn ignore_later_values(&mut self) {
-        let Overwritten { readings, first } = std::mem::take(&mut self.overwritten);
+        let Overwritten { readings: values, first } = std::mem::take(&mut self.overwritten);
         for value in first {
             self.ignored.add(Ignored::LaterValue, &value.metric);
         }
-        self.ignored.counts[Ignored::LaterValue as usize] = readings; // also those without a name
+        self.ignored.counts[Ignored::LaterValue as usize] = values; // also those without a name
     }
 
     /// Rejects the accepted readings too, with this code.
