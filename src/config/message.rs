@@ -18,6 +18,10 @@ const UNQUOTED: [&str; 6] = [
     "invalid exponent",
 ];
 
+/// The keys whose values are lists of tables, in the order of `config/tidegauge.toml`.
+pub(super) const LISTS_OF_TABLES: [&str; 6] =
+    ["mqtt_listener.topics", "auth.tokens", "auth.keys", "webhook", "mqtt", "mqtt.topics"];
+
 /// The message about a file that is not TOML.
 pub(super) fn of_syntax(text: &str, error: &toml::de::Error) -> String {
     let (message, at) = (error.message(), error.span().unwrap_or_default());
@@ -100,9 +104,10 @@ pub(super) fn of_value(error: &serde_path_to_error::Error<toml::de::Error>) -> S
         ("a sequence", "a list, as [\"a\", \"b\"] is one of texts"),
         ("a map", "a table"),
     ];
+    let key = key_of(error.path());
     match error.inner().message() {
-        "invalid type: map, expected a sequence" => {
-            format!("expected a list of tables: in the file, write [[{}]]", key_of(error.path()))
+        "invalid type: map, expected a sequence" if LISTS_OF_TABLES.contains(&&*key) => {
+            format!("expected a list of tables: in the file, write [[{key}]]")
         }
         "wanted string or table" => "expected a text in quotes".to_owned(),
         message => {

@@ -50,6 +50,12 @@ fn every_key_of_the_reference_has_an_explanation() {
 }
 
 #[test]
+fn the_lists_of_tables_are_those_of_the_reference() {
+    let headers = REFERENCE.lines().filter_map(|line| line.strip_prefix("#[[")?.strip_suffix("]]"));
+    assert_eq!(headers.collect::<Vec<_>>(), message::LISTS_OF_TABLES);
+}
+
+#[test]
 fn the_corpus_of_the_fuzz_target_has_the_reference() {
     let corpus = include_str!("../../tests/fuzz/corpus/config/reference");
     assert_eq!(corpus, REFERENCE, "tests/fuzz/corpus/config/reference is a link to config/tidegauge.toml");

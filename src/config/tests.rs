@@ -118,6 +118,7 @@ fn a_mistake_in_the_file_is_reported_with_its_place_and_key() {
         "[server]\ndata_dir = 1",
         "[mqtt]\nurl = \"mqtt://h\"",
         "[auth.tokens]\nname = \"t\"",
+        "[http.allowed_hosts]\na = \"h\"",
     ];
     insta::assert_snapshot!(files.map(error_of).join("\n"));
 }
