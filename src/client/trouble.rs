@@ -171,8 +171,8 @@ impl Trouble {
 
     /// The trouble of a request without a complete answer.
     ///
-    /// `has_answered`: the client has had an answer before. Then only a change at the server, such as wrong
-    /// files at a reload, can stop TLS or refuse the client's certificate, and that may pass.
+    /// `has_answered`: the client has had an answer before. So TLS and the client's certificate were right,
+    /// and the cause may pass, such as wrong files at a reload of the server.
     pub(super) fn of_error(url: &str, error: Failure, hints: &Hints, has_answered: bool) -> Self {
         let error = match error {
             Failure::Http(error) => error.without_url(),
