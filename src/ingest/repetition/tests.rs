@@ -198,10 +198,10 @@ async fn no_repeated_value_follows_another_one_of_its_identity() {
             }
         }
     };
+    let mut start = edge.start; // before the values of the round, which have instants of their own
     let senders: Vec<_> = (0..2).map(|nth| tokio::spawn(sender(nth))).collect();
     let mut counts = (0, 0);
     for number in 0..ROUNDS {
-        let start = edge.log.usage().readable; // before the values of this round, which have instants of their own
         round.store(number, Ordering::Relaxed);
         let value = -1.0 - number as f64;
         let readings: Vec<(i64, &[f64])> = (0..6).map(|at| (10 * number + at, std::slice::from_ref(&value))).collect();
@@ -210,6 +210,7 @@ async fn no_repeated_value_follows_another_one_of_its_identity() {
         let receipt = repetition.finish(&known, &KnownValues::default()).durable().await.unwrap();
         counts.0 += receipt.accepted;
         counts.1 += receipt.older;
+        start = edge.log.usage().readable;
     }
     is_over.store(true, Ordering::Relaxed);
     for sender in senders {
