@@ -172,7 +172,7 @@ async fn another_word_than_limits_is_refused() {
 
 #[tokio::test]
 async fn promtool_accepts_the_latest_values_whatever_their_names() {
-    let server = Server::start(Setup::sqlite().set("query.max_devices", 3)).await;
+    let server = Server::start(Setup::sqlite().set("query.max_devices", 2)).await;
     let values = json!({ "plain": 1, "a\"b\\c": 2, "größe in °C": 3, "v{a.b=1}": 4, "v{a_b=1}": 5, "v{device=\"\\}}": 6,
                          "v{__name__=x}": 7 });
     let metadata = json!({ "note": "a \"quoted\"\nline \\ é", "limits": [1] });
@@ -205,11 +205,6 @@ async fn promtool_accepts_the_latest_values_whatever_their_names() {
         page.text().lines().filter(|line| line.starts_with("tidegauge_latest_limits_invalid{")).count()
     };
     assert_eq!((devices("prefix=a:").await, devices("device=b").await, devices("meta.note=none").await), (2, 1, 0));
-    assert_eq!(server.ingest(&json!({ "deviceId": "c", "value": 1 })).await.status, 200);
-    let refused = server.get("/metrics/latest").await;
-    assert_eq!(refused.status, 400, "an answer without some devices would end their alerts: {}", refused.text());
-    assert!(refused.text().contains("more than 3 devices match (query.max_devices)"), "{}", refused.text());
-    assert_eq!(devices("prefix=a:").await, 2);
     for (query, why) in [
         ("label=device", "cannot be the name of a label"),
         ("label=a.b&label=a_b", "is the name of another label too"),
@@ -218,6 +213,19 @@ async fn promtool_accepts_the_latest_values_whatever_their_names() {
         let refused = server.get(&format!("/metrics/latest?{query}")).await;
         assert!(refused.status == 400 && refused.text().contains(why), "{query}: {}", refused.text());
     }
+}
+
+/// Without some devices, an answer would end their alerts. Values and ages alone have fewer bytes.
+#[tokio::test]
+async fn latest_values_with_more_text_than_300_bytes_for_each_point_are_refused() {
+    let server = Server::start(Setup::sqlite().set("query.max_points", 1)).await;
+    for device in ["d", "e"] {
+        server.accepts(&json!({ "deviceId": device, "ts": now_ms() - 10_000, "value": 1 })).await;
+    }
+    let refused = server.get("/metrics/latest").await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("more than 300 bytes (300 for each of query.max_points)"), "{}", refused.text());
+    assert_eq!(server.get("/metrics/latest?prefix=d").await.status, 200);
 }
 
 /// Eleven pages of the devices that are looked at have no device of the hall.

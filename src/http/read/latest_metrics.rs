@@ -3,17 +3,20 @@
 //! Prometheus asks for all values at once, and takes a series that is absent for one that has ended. A value
 //! that is too old looks like a device that is silent. So the answer is complete, or a problem: it has no
 //! pages, and the server refuses the request if the store is away, or readings wait because pending is full.
+//! The server reads the devices in pages, and holds the text of all of them.
 //! Only series that have been silent for long may be missing: a metric names their devices.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 
+use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::QueryParts;
 use super::devices::BYTES_PER_DEVICE;
+use crate::http::answer::body_in_pieces::BodyInPieces;
 use crate::http::answer::format::write_number;
 use crate::http::openapi::parameter::{DEVICE, LABELS, METADATA, METADATA_LABEL, METRIC, PREFIX};
 use crate::http::openapi::{Operation, Parameters, Tag};
@@ -25,7 +28,7 @@ use crate::model::{Metric, find_member};
 use crate::query::{Latest, QueryError};
 use crate::telemetry::Exposition;
 
-/// The memory of a value in bytes: its line and the line of its age.
+/// How many bytes of text an answer may have for each value that is allowed.
 const BYTES_PER_VALUE: usize = 300;
 
 /// The most keys of metadata that can be labels.
@@ -62,14 +65,10 @@ pub(in crate::http) async fn latest_metrics(
     running.reserve(max_devices.saturating_mul(BYTES_PER_DEVICE).saturating_add(max_bytes)).await?;
 
     let read = async {
-        let (mut families, mut devices) = (Families::default(), 0);
+        let mut families = Families::default();
         loop {
             let now_ms = app.clock.now_ms();
             let page = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?.complete()?;
-            devices += page.devices.len();
-            if devices > max_devices {
-                return Err(too_many(&format!("more than {max_devices} devices match (query.max_devices)")));
-            }
             for (device, latest) in &page.devices {
                 families.add(device, latest, &labels, now_ms, max_bytes)?;
             }
@@ -77,15 +76,11 @@ pub(in crate::http) async fn latest_metrics(
             request.after = Some(next.to_string());
         }
     };
-    // This is the only limit of the pages. In a large fleet, many may have no device that matches.
+    // No other limit ends the pages that have no device that matches. In a large fleet, these may be many.
     let read = tokio::time::timeout_at(app.queries.deadline(), read).await;
-    let text = read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))??;
-    Ok(([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], text).into_response())
-}
-
-fn too_many(what: &str) -> Problem {
-    let why = format!("{what}; select fewer with `prefix=`, `device=`, `meta.KEY=` or `metric=`, in several scrapes");
-    Problem::invalid_parameter("prefix", why)
+    let pieces = read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))??;
+    let body = Body::new(BodyInPieces::new(pieces));
+    Ok(([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], body).into_response())
 }
 
 /// A key of metadata, and the name of its label: `at.city` and `at_city`.
@@ -170,9 +165,7 @@ impl Families {
             let age = now_ms.saturating_sub(*ts_ms) as f64 / 1_000.0;
             write_sample(&mut self.ages, "tidegauge_latest_age_seconds", &labels, age);
             metrics.insert(metric_of(series));
-            if self.values.len() + self.ages.len() > max_bytes {
-                return Err(too_many(&format!("the answer would have more than {max_bytes} bytes (query.max_points)")));
-            }
+            self.check_bytes(max_bytes)?;
         }
         for metric in metrics {
             let Some(bounds) = limits.bounds_of(metric) else { continue };
@@ -187,11 +180,24 @@ impl Families {
         if latest.has_more {
             write_sample(&mut self.more_metrics, "tidegauge_latest_more_metrics", &[("device", device)], 1.0);
         }
-        Ok(())
+        self.check_bytes(max_bytes)
     }
 
-    /// Returns the text of all families.
-    fn finish(self) -> Vec<u8> {
+    /// Refuses more than `max_bytes` of samples.
+    fn check_bytes(&self, max_bytes: usize) -> Result<(), Problem> {
+        let families = [&self.values, &self.ages, &self.limits, &self.invalid_limits, &self.more_metrics];
+        if families.into_iter().map(Vec::len).sum::<usize>() <= max_bytes {
+            return Ok(());
+        }
+        let why = format!(
+            "the answer has more than {max_bytes} bytes ({BYTES_PER_VALUE} for each of query.max_points); select fewer \
+             values with `prefix=`, `device=`, `meta.KEY=` or `metric=`, in several scrapes"
+        );
+        Err(Problem::invalid_parameter("prefix", why))
+    }
+
+    /// Returns the text of all families in pieces.
+    fn finish(self) -> Vec<Bytes> {
         let families = [
             ("tidegauge_latest_value", "The latest value of a series.", self.values),
             ("tidegauge_latest_age_seconds", "The time since the reading of the latest value.", self.ages),
@@ -203,12 +209,11 @@ impl Families {
             ),
             ("tidegauge_latest_more_metrics", "1 for a device of which old metrics may be missing.", self.more_metrics),
         ];
-        let mut text = Vec::with_capacity(families.iter().map(|(.., samples)| samples.len() + 200).sum());
-        for (name, help, samples) in families {
-            text.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} gauge\n").as_bytes());
-            text.extend_from_slice(&samples);
-        }
-        text
+        let pieces = families.into_iter().flat_map(|(name, help, samples)| {
+            let head = format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
+            [Bytes::from(head), Bytes::from(samples)]
+        });
+        pieces.collect()
     }
 }
 
@@ -269,6 +274,8 @@ fn write_sample(text: &mut Vec<u8>, name: &str, labels: &[(&str, impl AsRef<str>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::model::Hour;
     use crate::store::DeviceMetadata;
@@ -282,7 +289,7 @@ mod tests {
         let labels = MetadataLabel::all(&mut Params::of(&uri, PARAMETERS)).expect("labels");
         let mut families = Families::default();
         families.add("d:1", &latest, &labels, 10_500, 10_000).expect("few");
-        let text = String::from_utf8(families.finish()).expect("UTF-8");
+        let text = String::from_utf8(families.finish().concat()).expect("UTF-8");
         text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
     }
 
@@ -310,9 +317,31 @@ mod tests {
         for (has_more, lines) in [(false, 0), (true, 1)] {
             let mut families = Families::default();
             families.add("d:1", &Latest { has_more, ..Latest::default() }, &[], 0, 1_000).expect("few");
-            let text = String::from_utf8(families.finish()).expect("UTF-8");
+            let text = String::from_utf8(families.finish().concat()).expect("UTF-8");
             let line = "\ntidegauge_latest_more_metrics{device=\"d:1\"} 1.0\n";
             assert_eq!(text.matches(line).count(), lines, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_lines_of_all_families_are_counted() {
+        let metadata = |text: &str| Some(DeviceMetadata { hour: Hour(0), text: text.into() });
+        let limited = metadata(r#"{"limits":{"t":{"min":1,"max":2}}}"#);
+        let values = BTreeMap::from([("t".into(), (0, 1.5))]);
+        for latest in [
+            Latest { values, has_more: true, metadata: limited },
+            Latest { has_more: true, ..Latest::default() },
+            Latest::default(),
+        ] {
+            let add = |families: &mut Families, max_bytes| families.add("d:1", &latest, &[], 0, max_bytes);
+            let mut families = Families::default();
+            add(&mut families, 1_000).expect("few");
+            let text = String::from_utf8(families.finish().concat()).expect("UTF-8");
+            let samples = text.lines().filter(|line| !line.starts_with('#'));
+            let bytes: usize = samples.map(|line| line.len() + 1).sum();
+            add(&mut Families::default(), bytes).expect("as many as are allowed");
+            let refused = add(&mut Families::default(), bytes - 1).expect_err("more than are allowed");
+            assert!(refused.detail().contains("(300 for each of query.max_points)"), "{}", refused.detail());
         }
     }
 
