@@ -325,11 +325,11 @@ mod tests {
 
     #[test]
     fn the_lines_of_all_families_are_counted() {
-        let metadata = |text: &str| Some(DeviceMetadata { hour: Hour(0), text: text.into() });
-        let limited = metadata(r#"{"limits":{"t":{"min":1,"max":2}}}"#);
+        let limits = r#"{"limits":{"t":{"min":1,"max":2}}}"#;
+        let metadata = Some(DeviceMetadata { hour: Hour(0), text: limits.into() });
         let values = BTreeMap::from([("t".into(), (0, 1.5))]);
         for latest in [
-            Latest { values, has_more: true, metadata: limited },
+            Latest { values, has_more: true, metadata },
             Latest { has_more: true, ..Latest::default() },
             Latest::default(),
         ] {
