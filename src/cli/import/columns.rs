@@ -1,5 +1,6 @@
 //! Finds the columns of the time, the device ID and the metrics in a CSV file. Pure.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use csv::StringRecord;
@@ -7,6 +8,7 @@ use tidegauge::common::clock::rfc3339;
 use tidegauge::model::series::{self, Series, SeriesError};
 
 use super::numbers::{self, Unclear};
+use super::time::Times;
 
 const TIME_NAMES: [&str; 5] = ["timestamp", "time", "ts", "datetime", "date"];
 const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id", "host"];
@@ -199,7 +201,12 @@ impl Columns {
     /// or if all its cells are empty, so that no column of numbers is ignored silently.
     ///
     /// In a file with the form of the server's, the first column is the time, and no column is the device.
-    pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
+    pub(super) fn find(
+        header: &StringRecord,
+        sample: &[&StringRecord],
+        wanted: &Wanted,
+        times: &Times,
+    ) -> Result<Self, ColumnsError> {
         let is_like_of_server = is_like_of_server(header, sample, wanted);
         let header = Header::new(header, is_like_of_server && is_bare(header, sample));
         let time = match &wanted.time_column {
@@ -238,7 +245,11 @@ impl Columns {
         if let (None, true, Some(nth)) = (&metric, wanted.metrics.is_empty(), of_row) {
             let device = if let DeviceSource::Column(at) = device { Some(at) } else { None };
             let identity: Vec<usize> = time.iter().copied().chain(device).collect();
-            if let Some(at) = header.naming_metrics(&unread, values[nth].at, sample, &identity) {
+            let texts: Vec<usize> = unread.iter().copied().filter(|&at| !holds_numbers(sample, at)).collect();
+            // The date tells rows apart too, if their time is only the time of day. Their errors say so.
+            let is_timed = |row: &&StringRecord| times.parse(&joined(row, &time)).is_ok();
+            let timed: Vec<&StringRecord> = sample.iter().copied().filter(is_timed).collect();
+            if let Some(at) = header.naming_metrics(&texts, values[nth].at, &timed, &identity) {
                 return Err(ColumnsError::NamesMetrics(text(at), text(values[nth].at)));
             }
         }
@@ -363,21 +374,21 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The column of text, of those that are not read, that seems to name the metric of each row.
+    /// The column, of these columns of text, that seems to name the metric of each row.
     ///
-    /// It is called so beside a column `value`, or tells the rows of one device and time apart.
+    /// It is called so beside a column `value`, or tells the rows of one device and time apart. `timed` has
+    /// the rows with a time.
     fn naming_metrics(
         &self,
-        unread: &[usize],
+        texts: &[usize],
         value: usize,
-        sample: &[&StringRecord],
+        timed: &[&StringRecord],
         identity: &[usize],
     ) -> Option<usize> {
-        let texts: Vec<usize> = unread.iter().copied().filter(|&at| !holds_numbers(sample, at)).collect();
         let find = |is_it: &dyn Fn(usize) -> bool| texts.iter().copied().find(|&at| is_it(at));
         let is_beside_value = self.has_name_of(value, &VALUE_NAMES);
         find(&|at| is_beside_value && self.has_name_of(at, &METRIC_NAMES))
-            .or_else(|| find(&|at| tells_apart(sample, identity, at)))
+            .or_else(|| find(&|at| tells_apart(timed, identity, at)))
     }
 
     /// The columns of the named metrics; if none is named, all candidates.
@@ -497,6 +508,15 @@ fn tells_apart(sample: &[&StringRecord], identity: &[usize], at: usize) -> bool 
     sample.len() >= TELLING_ROWS && instants.len() * 3 <= sample.len() * 2 && rows.len() == sample.len()
 }
 
+/// The cells at these places, with a space between them.
+pub(super) fn joined<'a>(row: &'a StringRecord, at: &[usize]) -> Cow<'a, str> {
+    let cell = |at: usize| row.get(at).unwrap_or_default().trim();
+    match *at {
+        [only] => cell(only).into(),
+        _ => at.iter().map(|at| cell(*at)).collect::<Vec<_>>().join(" ").into(),
+    }
+}
+
 /// The cells of a column in the sample that are not empty.
 fn cells<'a>(sample: &'a [&StringRecord], at: usize) -> impl Iterator<Item = &'a str> {
     sample.iter().filter_map(move |row| row.get(at)).map(str::trim).filter(|cell| !cell.is_empty())
@@ -504,13 +524,19 @@ fn cells<'a>(sample: &'a [&StringRecord], at: usize) -> impl Iterator<Item = &'a
 
 #[cfg(test)]
 mod tests {
+    use jiff::tz::TimeZone;
+
     use super::*;
 
     fn find(table: &[&[&str]], device: WantedDevice, metrics: &[&str]) -> Result<Columns, ColumnsError> {
         let rows: Vec<StringRecord> = table.iter().map(|row| StringRecord::from(row.to_vec())).collect();
         let sample: Vec<&StringRecord> = rows[1..].iter().collect();
         let metrics = metrics.iter().map(|metric| metric.parse().unwrap()).collect();
-        Columns::find(&rows[0], &sample, &Wanted { device, time_column: None, metric_column: None, metrics })
+        Columns::find(&rows[0], &sample, &Wanted { device, time_column: None, metric_column: None, metrics }, &utc())
+    }
+
+    fn utc() -> Times {
+        Times::usual(TimeZone::UTC)
     }
 
     fn fixed() -> WantedDevice {
@@ -590,9 +616,8 @@ mod tests {
             let [header, row] = [names, row].map(|cells| StringRecord::from(cells.to_vec()));
             let metrics = metrics.iter().map(|metric| metric.parse().unwrap()).collect();
             let metric_column = Some("tag".to_owned());
-            let found =
-                Columns::find(&header, &[&row], &Wanted { device: fixed(), time_column: None, metric_column, metrics });
-            found.map(|found| {
+            let wanted = Wanted { device: fixed(), time_column: None, metric_column, metrics };
+            Columns::find(&header, &[&row], &wanted, &utc()).map(|found| {
                 (found.metric, found.values.iter().map(|value| value.at).collect::<Vec<_>>(), found.ignored)
             })
         };
@@ -623,19 +648,26 @@ mod tests {
             assert!(find(&[&names, &row], fixed(), &[]).is_ok(), "{names:?}");
         }
         // Without a telling name, many rows tell.
-        let table = |rows: usize, of_instant: usize, of_text: usize| {
-            let cells =
-                (0..rows).map(|row| [(row / of_instant).to_string(), format!("t{}", row % of_text), "1".into()]);
-            let rows: Vec<StringRecord> = cells.map(|cells| StringRecord::from(cells.to_vec())).collect();
+        let find_in = |names: [&str; 3], rows: usize, row: &dyn Fn(usize) -> [String; 3]| {
+            let rows: Vec<StringRecord> = (0..rows).map(|at| StringRecord::from(row(at).to_vec())).collect();
             let wanted = Wanted { device: fixed(), time_column: None, metric_column: None, metrics: Vec::new() };
             let sample: Vec<&StringRecord> = rows.iter().collect();
-            Columns::find(&StringRecord::from(vec!["ts", "what", "temp"]), &sample, &wanted).map(|found| found.ignored)
+            Columns::find(&StringRecord::from(names.to_vec()), &sample, &wanted, &utc()).map(|found| found.ignored)
+        };
+        let table = |rows: usize, of_instant: usize, of_text: usize| {
+            let row = |row: usize| [(row / of_instant).to_string(), format!("t{}", row % of_text), "1".into()];
+            find_in(["ts", "what", "temp"], rows, &row)
         };
         assert_eq!(table(100, 4, 4), Err(seems("what", "temp")));
         assert_eq!(table(99, 2, 2), Err(seems("what", "temp")));
         for (rows, of_instant, of_text) in [(8, 4, 4), (100, 1, 4), (100, 4, 3), (100, 4, 1)] {
             let expected = Ok(vec!["what".to_owned()]);
             assert_eq!(table(rows, of_instant, of_text), expected, "{rows} {of_instant} {of_text}");
+        }
+        // The date and the time of day have two columns: neither is a time.
+        let hour = |row: usize| [format!("2026-10-{:02}", row / 24 + 1), format!("{:02}:00", row % 24), "1".into()];
+        for (names, ignored) in [(["Date", "Time", "Temp"], "Date"), (["Date", "Clock", "Temp"], "Clock")] {
+            assert_eq!(find_in(names, 100, &hour), Ok(vec![ignored.to_owned()]));
         }
     }
 
@@ -683,7 +715,7 @@ mod tests {
         let find = |time: &str| {
             let time_column = Some(time.to_owned());
             let wanted = Wanted { device: fixed(), time_column, metric_column: None, metrics: Vec::new() };
-            Columns::find(&rows[0], &[], &wanted).map(|columns| columns.time)
+            Columns::find(&rows[0], &[], &wanted, &utc()).map(|columns| columns.time)
         };
         assert_eq!(find("Datum, Uhrzeit"), Ok(vec![0, 1]));
         assert_eq!(find("a,b"), Ok(vec![2]));
@@ -696,8 +728,8 @@ mod tests {
         let find = |time: &str, device: &str| {
             let (device, time_column) = (WantedDevice::Column(device.to_owned()), Some(time.to_owned()));
             let metrics = vec!["w".parse().unwrap()];
-            let found = Columns::find(&header, &[], &Wanted { device, time_column, metric_column: None, metrics });
-            found.map(|columns| (columns.time, columns.device))
+            let wanted = Wanted { device, time_column, metric_column: None, metrics };
+            Columns::find(&header, &[], &wanted, &utc()).map(|columns| (columns.time, columns.device))
         };
         let several = |name: &str| ColumnsError::Several(name.into(), "t, t, d, d, time, v, w".into());
         for (time, device, name) in [("t", "v", "t"), ("time,t", "v", "t"), ("time", "d", "d")] {

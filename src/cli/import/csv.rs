@@ -12,7 +12,7 @@ use csv::StringRecord;
 use tidegauge::model::{METRICS_PER_READING, check_device_id};
 
 use super::cells::{Found, Input};
-use super::columns::{self, Columns, ColumnsError, DeviceSource, MetricColumn, Wanted};
+use super::columns::{self, Columns, ColumnsError, DeviceSource, MetricColumn, Wanted, joined};
 use super::exported::{self, ValueRows};
 use super::numbers::{self, Decimal};
 use super::preamble::Preamble;
@@ -161,7 +161,7 @@ impl<R: BufRead> Rows<R> {
         let mut convert = if wanted.is_nothing() && exported::is_header(&header)? {
             Convert::Values(ValueRows::new(&header))
         } else {
-            Convert::Columns(Converter::new(Columns::find(&header, &rows, wanted)?, &header))
+            Convert::Columns(Converter::new(Columns::find(&header, &rows, wanted, times)?, &header))
         };
         let (time, values, found) = match &mut convert {
             Convert::Columns(of) => {
@@ -451,15 +451,6 @@ impl Converter {
     fn bad(&self, at: &[usize], cell: &str, why: &dyn std::fmt::Display) -> String {
         let names: Vec<&str> = at.iter().map(|at| self.header[*at].as_str()).collect();
         bad_cell(&names.join(" "), cell, why)
-    }
-}
-
-/// The cells at these places, with a space between them.
-fn joined<'a>(row: &'a StringRecord, at: &[usize]) -> Cow<'a, str> {
-    let cell = |at: usize| row.get(at).unwrap_or_default().trim();
-    match *at {
-        [only] => cell(only).into(),
-        _ => at.iter().map(|at| cell(*at)).collect::<Vec<_>>().join(" ").into(),
     }
 }
 
