@@ -169,7 +169,13 @@ async fn a_file_with_several_readings_is_refused_with_the_option_that_tells() {
             "line 2: column \"time\": \"01/02/2026 10:00\": 1 February 2026 or 2 January 2026: add --time-format \
              '%d/%m/%Y %H:%M' or --time-format '%m/%d/%Y %H:%M'",
         ),
-        (b"time,tag,value\n1,t,1\n", &[], 64, "add --metric-column \"tag\", or --metric NAME=\"value\" if all rows"),
+        (
+            b"time,tag,value\n1,t,1\n",
+            &[],
+            64,
+            "add --metric-column \"tag\", or --device-column \"tag\" without --device if it names the device, or \
+             --metric NAME=\"value\" if all rows",
+        ),
         (b"time,t\n10:00,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\n24.10.2026,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\nnoon,1\n", &[], 1, "--time-format names another form"),

@@ -138,8 +138,8 @@ pub(super) enum ColumnsError {
     #[error("several columns contain numbers: name that of the values, such as --metric value (columns: {0})")]
     SeveralValues(String),
     #[error(
-        "the column {0:?} seems to name the metric of each row: add --metric-column {0:?}, or --metric NAME={1:?} if \
-         all rows have the same metric"
+        "the column {0:?} seems to name the metric of each row: add --metric-column {0:?}, or --device-column {0:?} \
+         without --device if it names the device, or --metric NAME={1:?} if all rows have the same metric"
     )]
     NamesMetrics(String, String),
     #[error("the metric {0:?} would be read from two columns")]
