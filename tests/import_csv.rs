@@ -278,7 +278,7 @@ async fn the_rows_before_a_break_are_sent_and_the_error_names_the_line() {
     let server = Server::start(Setup::sqlite()).await;
     let folder = TempDir::new().expect("a temporary folder");
     for count in [3, 150] {
-        let rows: String = (0..count).map(|row| format!("{},1\n", 1_776_693_600 + row)).collect();
+        let rows = (0..count).map(|row| format!("{},1\n", 1_776_693_600 + row)).collect::<Vec<_>>().concat();
         let whole = format!("time,v\n{rows}");
         let unclosed = format!("{whole}1776699999,\"{}", "2\n".repeat(1 << 20));
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
