@@ -13,7 +13,7 @@ use tidegauge::client;
 
 use super::send::{reasons, remarks};
 
-/// The number of rejections that are listed on a terminal, or in a minute of a followed file.
+/// The number of rejections that are listed on a terminal, or elsewhere in a minute of a followed file.
 const LISTED_REJECTIONS: u64 = 20;
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -153,9 +153,14 @@ impl Progress {
     fn end_list(&self) {
         let hidden = self.listed.swap(0, Ordering::Relaxed).saturating_sub(LISTED_REJECTIONS);
         if hidden > 0 && !self.lists_all() {
-            let hint = if self.is_followed { "" } else { "; to list all, write stderr to a file: 2> FILE" };
-            eprintln!("... and {} more rejections{hint}", HumanCount(hidden));
+            eprintln!("{}", self.unlisted(hidden));
         }
+    }
+
+    /// The line about rejections that were not listed.
+    fn unlisted(&self, count: u64) -> String {
+        let hint = if self.bar.is_some() { "; for a longer list, write stderr to a file: 2> FILE" } else { "" };
+        format!("... and {} more rejections{hint}", HumanCount(count))
     }
 
     /// Sets why the server accepts no readings; `None` once it does. If the file is followed, prints when an
@@ -308,6 +313,18 @@ mod tests {
                         2 rows without values, ";
         assert!(summary.contains(expected), "{summary}");
         assert_eq!(progress.rejected(), (98, 7));
+    }
+
+    #[test]
+    fn only_a_terminal_is_told_how_to_list_more_rejections() {
+        for is_followed in [false, true] {
+            let mut progress = Progress::start(None, false, is_followed);
+            progress.bar = None;
+            assert_eq!(progress.unlisted(1200), "... and 1,200 more rejections");
+            progress.bar = Some(ProgressBar::hidden());
+            let expected = "... and 1,200 more rejections; for a longer list, write stderr to a file: 2> FILE";
+            assert_eq!(progress.unlisted(1200), expected);
+        }
     }
 
     #[test]
