@@ -7,7 +7,7 @@
 //! store.
 //!
 //! With `--progress`, the import notes in a file the line up to which the server has answered for all lines.
-//! Without it, a repetition sends everything again, which stores nothing twice.
+//! Without it, a repetition sends everything again, which stores no reading with a time twice.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};

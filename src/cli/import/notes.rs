@@ -19,7 +19,7 @@ use super::source;
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The advice if the notes are of other files, or the files have changed.
 const ADVICE: &str = "repeat that import if its files are as they were, or remove the file to begin again, which \
-                      stores nothing twice; --follow reads a file that grows";
+                      stores no reading with a time twice; --follow reads a file that grows";
 
 /// The file and the line that an import has reached.
 ///
