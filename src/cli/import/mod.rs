@@ -401,7 +401,8 @@ fn read_csv(
         rows.end();
         send_rows(&mut rows, &name, start, &mut batcher, progress)
     });
-    batcher.finish()?; // also the rows before an error
+    // Also the rows before an error. Held rows are not sent then: what follows them tells their times.
+    batcher.finish()?;
     read
 }
 
