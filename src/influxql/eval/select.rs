@@ -33,6 +33,8 @@ struct Outer {
     windows: Option<Windows>,
     is_descending: bool,
     is_subquery: bool,
+    /// Whether a number fills absent values of several fields. It does so only for fields that are known.
+    fills_absent: bool,
 }
 
 /// A `SELECT` before its series are known.
@@ -130,7 +132,7 @@ impl Evaluator<'_> {
     /// Asks for the series of a `SELECT` and its subqueries, and plans all of them.
     pub(super) fn prepare(&mut self, select: &Select) -> Result<Prepared, StatementError> {
         let (range, is_descending) = (TimeRange::ALL, select.is_descending);
-        let outer = Outer { range, windows: None, is_descending, is_subquery: false };
+        let outer = Outer { range, windows: None, is_descending, is_subquery: false, fills_absent: false };
         let mut wanted = Vec::new();
         let outline = self.outline(select, outer, &BTreeSet::new(), &mut wanted)?;
         let mut found = self.source.series(&wanted)?;
@@ -165,6 +167,9 @@ impl Evaluator<'_> {
         self.usage.memory(bytes_of(tags.iter()))?;
         dimensions.tags.extend(tags.iter().cloned());
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
+        let shown = names_of(&select.columns, None);
+        let has_several_names = shown.is_none_or(|names| names.len() > 1);
+        let fills_absent = outer.fills_absent || (has_several_names && matches!(select.fill, Fill::Number(_)));
         let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
         for from in &select.from {
             match from {
@@ -175,6 +180,7 @@ impl Evaluator<'_> {
                         windows: own_windows.clone().or_else(|| outer.windows.clone()),
                         is_descending: select.is_descending || outer.is_descending,
                         is_subquery: true,
+                        fills_absent,
                     };
                     subqueries.push(self.outline(subquery, inner, &dimensions.tags, wanted)?);
                 }
@@ -184,11 +190,9 @@ impl Evaluator<'_> {
         if has_measurements {
             let any_field = dimensions.has_wildcard();
             let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
-            let fills_absent = select.columns.len() > 1 && matches!(select.fill, Fill::Number(_));
             let has_wildcard = select.columns.iter().any(|column| has_wildcard(&column.expr));
             // A subquery of several fields has a row even if the series with one of the fields have none.
-            let shown = names_of(&select.columns, None);
-            let needs_all = outer.is_subquery && shown.is_none_or(|names| names.len() > 1);
+            let needs_all = outer.is_subquery && has_several_names;
             let counts_series = select.limit.series > 0 || select.limit.skip_series > 0;
             let windows = own_windows.as_ref().or(outer.windows.as_ref());
             wanted.push(Wanted {

@@ -128,6 +128,7 @@ fn a_statement_needs_the_series_that_may_have_rows() {
     let (mut all, mut needed) = (Data::new(lines), Data::new(lines));
     needed.leaves_out_others = true;
     let edges = "time >= 1h AND time < 3h GROUP BY time(1h)";
+    let both = "(SELECT x AS a FROM m), (SELECT y AS b FROM m)";
     for (query, listed) in [
         ("SELECT x FROM m WHERE device_id =~ /^l/".to_owned(), 1),
         ("SELECT x FROM m WHERE room != 'a' AND x > 0".to_owned(), 1),
@@ -140,6 +141,8 @@ fn a_statement_needs_the_series_that_may_have_rows() {
         ("SELECT mean(x) FROM m WHERE time < 2h".to_owned(), 1),
         (format!("SELECT mean(x) FROM m WHERE {edges}"), 2),
         (format!("SELECT difference(mean(x)) FROM m WHERE {edges} fill(previous)"), 2),
+        ("SELECT sum(x) + sum(y) FROM m WHERE time >= 2h fill(0)".to_owned(), 1),
+        (format!("SELECT sum(a) + sum(b) FROM {both} WHERE time >= 2h fill(0)"), 2),
         ("SELECT x FROM m WHERE time >= 2h GROUP BY device_id SLIMIT 1 SOFFSET 1".to_owned(), 2),
         ("SELECT z FROM (SELECT x AS z FROM m) WHERE time >= 2h".to_owned(), 1),
         ("SELECT z FROM (SELECT x + y AS z FROM m) WHERE time >= 2h".to_owned(), 2),
