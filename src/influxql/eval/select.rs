@@ -191,9 +191,10 @@ impl Evaluator<'_> {
             let any_field = dimensions.has_wildcard();
             let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
             let has_wildcard = select.columns.iter().any(|column| has_wildcard(&column.expr));
-            // A subquery of several fields has a row even if the series with one of the fields have none.
-            let needs_all = outer.is_subquery && has_several_names;
+            // SLIMIT and SOFFSET count series without rows too. A subquery of several fields has a row even
+            // if the series with one of the fields have none.
             let counts_series = select.limit.series > 0 || select.limit.skip_series > 0;
+            let needs_all = counts_series || (outer.is_subquery && has_several_names);
             let windows = own_windows.as_ref().or(outer.windows.as_ref());
             wanted.push(Wanted {
                 measurements,
@@ -201,7 +202,7 @@ impl Evaluator<'_> {
                 filter: if needs_all { None } else { TagFilter::new(condition.as_ref()) },
                 fields: fields.map(|names| names.into_iter().map(str::to_owned).collect()),
                 range_ms: range.to_ms(),
-                within_ms: (!needs_all && !counts_series).then(|| range_of_rows(range, windows)),
+                within_ms: (!needs_all).then(|| range_of_rows(range, windows)),
                 needs_schema: any_field || fills_absent || has_wildcard,
             });
         }

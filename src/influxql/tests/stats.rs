@@ -144,6 +144,7 @@ fn a_statement_needs_the_series_that_may_have_rows() {
         ("SELECT sum(x) + sum(y) FROM m WHERE time >= 2h fill(0)".to_owned(), 1),
         (format!("SELECT sum(a) + sum(b) FROM {both} WHERE time >= 2h fill(0)"), 2),
         ("SELECT x FROM m WHERE time >= 2h GROUP BY device_id SLIMIT 1 SOFFSET 1".to_owned(), 2),
+        ("SELECT x FROM m WHERE y > 5 GROUP BY device_id SLIMIT 1".to_owned(), 2),
         ("SELECT z FROM (SELECT x AS z FROM m) WHERE time >= 2h".to_owned(), 1),
         ("SELECT z FROM (SELECT x + y AS z FROM m) WHERE time >= 2h".to_owned(), 2),
     ] {
