@@ -73,6 +73,12 @@ const DEVICE_INDEX: &str = "the device index of the store";
 /// The most devices that a query looks up in pending in one hold of the lock.
 const DEVICES_PER_LOOK: usize = 16;
 
+/// The most slices that all queries together read ahead at one time.
+///
+/// Each takes a connection to the store, and may hold a whole reply of it: 16 MiB with MongoDB. Other reads,
+/// and the writes, need connections too.
+const READS_AHEAD: usize = 8;
+
 /// Pending hours with more values, repetitions included, are large: some megabytes of readings, up to some
 /// hundred.
 const LARGE_HOUR: usize = 1 << 18;
@@ -339,6 +345,8 @@ pub struct Queries {
     deadline: Option<Instant>,
     /// The turn of the query that has the readings of large pending hours in memory.
     large_hours: Arc<Semaphore>,
+    /// The turns of the slices that are read ahead.
+    reads_ahead: Arc<Semaphore>,
     /// [`LARGE_HOUR`], or less in tests.
     large_hour: usize,
 }
@@ -346,8 +354,8 @@ pub struct Queries {
 impl Queries {
     /// Answers from `store` and the pending readings of `pipeline`.
     pub fn new(store: Arc<dyn Store>, pipeline: Arc<Pipeline>, limits: Limits) -> Self {
-        let large_hours = Arc::new(Semaphore::new(1));
-        Self { store, pipeline, limits, deadline: None, large_hours, large_hour: LARGE_HOUR }
+        let [large_hours, reads_ahead] = [1, READS_AHEAD].map(|turns| Arc::new(Semaphore::new(turns)));
+        Self { store, pipeline, limits, deadline: None, large_hours, reads_ahead, large_hour: LARGE_HOUR }
     }
 
     /// Returns the limits.

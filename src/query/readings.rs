@@ -1,10 +1,11 @@
 //! Readings: a page at a time, or slice by slice to the end of a range.
 //!
 //! A slice is a few ten thousand values, merged from the store and from pending. Each slice is a query of its
-//! own, with its own deadline. So a reader that pauses holds one slice, and nothing in the store.
+//! own, with its own deadline. So a reader that pauses holds one slice and the short ones that are read
+//! ahead, and nothing in the store.
 //!
 //! A reader of many devices with few values mostly waits for the store. So it reads the first slices of the
-//! next devices ahead. Such slices are short.
+//! next devices ahead. Such slices are short, and few of all readers are read at one time.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,11 +248,15 @@ impl ReadingSlices {
     }
 
     /// Begins to read the next slice, in a task of `runtime`.
+    ///
+    /// Does nothing if all queries together read too many slices ahead.
     pub fn read_ahead(&mut self, runtime: &Handle) {
+        let Ok(turn) = Arc::clone(&self.queries.reads_ahead).try_acquire_owned() else { return };
         let (queries, query) = (self.queries.clone(), ReadingsQuery { max_values: VALUES_AHEAD, ..self.query.clone() });
         let mut slices = Self { queries, query, left: self.left, read: self.read, ahead: None };
         let read = async move {
             let slice = slices.next().await;
+            drop(turn); // what waits for its reader is short, and holds nothing in the store
             slices.query.max_values = VALUES_PER_SLICE;
             (slices, slice)
         };

@@ -175,6 +175,33 @@ async fn a_slice_that_is_read_ahead_is_short_and_the_next_one_has_the_rest() {
 }
 
 #[tokio::test]
+async fn few_slices_of_all_queries_are_read_ahead_at_a_time_and_the_others_do_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let queries = over(store_of(folder.path(), &["d"], 3, &["m".into()]).await, folder.path(), limits());
+    let (device, series, limit) = ("d".to_owned(), SeriesFilter::ALL, usize::MAX);
+    let request = ReadingsRequest { device, from_ms: 0, to_ms: 3 * MS_PER_HOUR, series, limit };
+    let begin = || {
+        let mut slices = queries.clone().reading_slices(DeviceScope::all(), &request).unwrap();
+        slices.read_ahead(&Handle::current());
+        slices
+    };
+    let hours = async |mut slices: ReadingSlices| slices.next().await.unwrap().unwrap().hours().count();
+    let free = || queries.reads_ahead.available_permits();
+    let all_turns = Arc::clone(&queries.reads_ahead).try_acquire_many_owned(READS_AHEAD as u32).unwrap();
+    assert_eq!(hours(begin()).await, 3);
+    drop(all_turns);
+    let mut begun = Vec::new();
+    for left in (0..READS_AHEAD).rev().chain([0, 0]) {
+        begun.push(begin());
+        assert_eq!(free(), left);
+    }
+    for slices in begun {
+        assert_eq!(hours(slices).await, 3);
+    }
+    assert_eq!(free(), READS_AHEAD, "a turn ends with its read");
+}
+
+#[tokio::test]
 async fn a_page_of_named_devices_ends_early_if_they_have_many_series() {
     let folder = tempfile::tempdir().unwrap();
     let metrics: Vec<Metric> = (0..2_100).map(|nth| Metric::from(&*format!("m{{l={nth:0480}}}"))).collect();
