@@ -93,12 +93,12 @@ struct Begun {
     targets: Vec<usize>,
 }
 
-/// The reads of all runs of some devices, in order. While one is used, the next ones are read ahead.
+/// The reads of all runs of some devices, in order. While one is used, the next ones may be read ahead.
 pub(super) struct Reads {
     left: Box<dyn Iterator<Item = Run>>,
     /// The next runs. `None`: no series of the run has a target.
     begun: VecDeque<(Run, Option<Begun>)>,
-    /// Whether the last run had few values.
+    /// Whether the last run had few values. False before the first one: all may have many.
     was_short: bool,
 }
 
@@ -110,7 +110,7 @@ impl Reads {
             let runs = runs(&ranges_ms, Order::Ascending);
             runs.map(move |(range_ms, parts)| Run { device, range_ms, parts })
         });
-        Self { left: Box::new(left), begun: VecDeque::new(), was_short: true }
+        Self { left: Box::new(left), begun: VecDeque::new(), was_short: false }
     }
 }
 
