@@ -295,6 +295,13 @@ impl Memory for Held {
         held.merge(more);
         Ok(())
     }
+
+    /// Does not count as refused, because the statement goes on.
+    fn try_grow(&self, bytes: usize) -> bool {
+        let Ok(more) = self.running.try_take(bytes) else { return false };
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
+        true
+    }
 }
 
 #[cfg(test)]
@@ -322,23 +329,28 @@ mod tests {
     async fn a_query_that_alone_needs_too_much_is_not_told_to_try_again() {
         let limits = QueryLimits::new(2, 1, 4 << 20);
         let quota = Quota { query_blocks: Some(Share::of(4 << 10)), ..Quota::default() };
-        let (metrics, _exposition) = Metrics::new();
+        let (metrics, exposition) = Metrics::new();
         let metrics = Arc::new(metrics);
+        let refused = |count: u64| format!("tidegauge_limited_total{{limit=\"query.max_bytes_in_flight\"}} {count}\n");
         let hold_a_mib = async || {
             let running = Arc::new(limits.enter(&quota).await.expect("below the limit"));
             let bytes = Mutex::new(running.take(1 << 20).await.expect("below the limit"));
             Held { running, metrics: Arc::clone(&metrics), bytes }
         };
         let (one, other) = (hold_a_mib().await, hold_a_mib().await);
+        assert!(!one.try_grow(2 << 20));
+        assert!(exposition.render().contains(&refused(0)));
         let error = |bytes| one.grow(bytes).expect_err("the share has three MiB").to_string();
         let for_now = error(2 << 20);
         assert!(for_now.contains("three quarters of query.max_bytes_in_flight; try again later"), "{for_now}");
         let for_good = error((2 << 20) + 1);
         let expected = "this query alone needs more than the 3145728 bytes that query.max_bytes_in_flight leaves it";
         assert!(for_good.starts_with(expected), "{for_good}");
+        assert!(exposition.render().contains(&refused(2)));
         drop(other);
         assert_eq!(error((2 << 20) + 1), for_good);
-        assert_eq!(one.grow(2 << 20), Ok(()));
+        assert_eq!((one.try_grow(1 << 20), one.grow(1 << 20)), (true, Ok(())));
+        assert!(!one.try_grow(1), "the share is used");
     }
 
     #[test]

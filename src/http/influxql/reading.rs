@@ -515,11 +515,10 @@ impl Stored<'_> {
             if let Some(Begun { slices, .. }) = &mut begun
                 && !reads.begun.is_empty()
             {
-                if !self.has_memory_ahead {
-                    self.memory.grow(ReadingSlices::MAX_BYTES_AHEAD)?;
-                    self.has_memory_ahead = true;
+                self.has_memory_ahead = self.has_memory_ahead || self.memory.try_grow(ReadingSlices::MAX_BYTES_AHEAD);
+                if self.has_memory_ahead {
+                    slices.read_ahead(self.runtime);
                 }
-                slices.read_ahead(self.runtime);
             }
             reads.begun.push_back((run, begun));
         }

@@ -29,6 +29,13 @@ pub trait Memory: fmt::Debug {
     /// # Errors
     /// If no more memory is left.
     fn grow(&self, bytes: usize) -> Result<(), StatementError>;
+
+    /// Takes more bytes as [`Self::grow`] does, and returns whether they were left.
+    ///
+    /// The statement goes on without them.
+    fn try_grow(&self, bytes: usize) -> bool {
+        self.grow(bytes).is_ok()
+    }
 }
 
 /// The least memory that a statement takes from [`Memory`] in one call, in bytes.

@@ -11,6 +11,7 @@
 mod cases;
 mod store;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -103,13 +104,23 @@ impl Cost {
     }
 }
 
-/// Memory without a limit.
+/// The memory that is left for statements.
 #[derive(Debug)]
-struct NoLimit;
+struct MemoryLeft {
+    bytes: Cell<usize>,
+    /// How often a statement has asked for memory without which it goes on.
+    tries: Cell<usize>,
+}
 
-impl Memory for NoLimit {
-    fn grow(&self, _bytes: usize) -> Result<(), StatementError> {
+impl Memory for MemoryLeft {
+    fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+        self.bytes.set(self.bytes.get().checked_sub(bytes).ok_or("no memory is left")?);
         Ok(())
+    }
+
+    fn try_grow(&self, bytes: usize) -> bool {
+        self.tries.set(self.tries.get() + 1);
+        self.grow(bytes).is_ok()
     }
 }
 
@@ -118,6 +129,7 @@ struct Service {
     runtime: Runtime,
     queries: Queries,
     store: Arc<Counted>,
+    memory: MemoryLeft,
     _folder: tempfile::TempDir,
 }
 
@@ -128,7 +140,8 @@ impl Service {
         let store = Arc::new(runtime.block_on(Counted::new(&folder.path().join("tidegauge.sqlite"), buckets)));
         let to: Arc<dyn Store> = Arc::<Counted>::clone(&store);
         let queries = queries_over(to, folder.path(), limits());
-        Self { runtime, queries, store, _folder: folder }
+        let memory = MemoryLeft { bytes: Cell::new(usize::MAX), tries: Cell::new(0) };
+        Self { runtime, queries, store, memory, _folder: folder }
     }
 
     /// Answers a statement that may read at most `max_values` values.
@@ -143,7 +156,7 @@ impl Service {
             is_in_parts,
             cancelled: &CancellationToken::new(),
             catalogue: &Catalogue::new(&LineProtocol::default()),
-            memory: &NoLimit,
+            memory: &self.memory,
             now_ms: NOW_MS,
             max_series: limits.max_points,
             places: Vec::new(),
@@ -164,7 +177,7 @@ impl Service {
                 max_points: max_values,
                 max_rows: limits.max_points,
             },
-            memory: &NoLimit,
+            memory: &self.memory,
         };
         if !is_in_parts {
             return execute(&statements[0], &mut source, &options);
@@ -360,6 +373,20 @@ fn readings_of_several_devices_are_read_at_once_and_passed_in_order() {
         assert_eq!(devices, ids, "{text}");
     }
     assert_eq!(service.store.reads(), 3 * 17);
+}
+
+/// A statement goes on without the memory for reading ahead. Dense devices have 2,400 values each.
+#[test]
+fn readings_are_read_ahead_only_after_few_values_and_while_memory_is_left() {
+    let (sparse, dense) = (|| cases::many_devices(9), cases::devices_with_their_own_label_sets(3, 100, 24));
+    for (data, devices, bytes, tries) in
+        [(sparse(), 9, usize::MAX, 1), (sparse(), 9, 3 << 20, 7), (dense, 3, usize::MAX, 0)]
+    {
+        let service = Service::new(data);
+        service.memory.bytes.set(bytes);
+        let answer = service.ask("SELECT value FROM m GROUP BY device_id", false, usize::MAX).unwrap();
+        assert_eq!((answer.len(), service.memory.tries.get()), (devices, tries));
+    }
 }
 
 /// The index has a hundred devices, each with two series.
