@@ -11,7 +11,7 @@ use super::stop::STORE_WAIT;
 use super::tests::notes::KeptNotes;
 use super::tests::{Faulty, away};
 use super::*;
-use crate::log::{BatchBuilder, Followed, Instruments, Sync};
+use crate::log::{BatchBuilder, Followed, Instruments};
 use crate::model::BucketWrite;
 use crate::store::StoreError;
 use crate::store::sqlite::SqliteStore;
@@ -72,14 +72,8 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::fixed(0);
         let options = Options { clock: clock.clone(), instance: folder.path().join("instance"), ..options };
-        let log = crate::log::Options {
-            dir: folder.path().join("log"),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 16,
-            max_bytes: 1 << 20,
-            min_free: crate::log::MinFree::Bytes(0),
-        };
+        let log = crate::log::Options::of_test(folder.path().join("log"));
+        let log = crate::log::Options { segment_bytes: 1 << 16, max_bytes: 1 << 20, ..log };
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let noted: Arc<Mutex<Vec<Noted>>> = Arc::default();
         let (started, to) = (Instant::now(), Arc::clone(&noted));

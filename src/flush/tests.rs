@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::{AppendError, BatchBuilder, Instruments, MetadataRecord, MinFree, Sync};
+use crate::log::{AppendError, BatchBuilder, Instruments, MetadataRecord};
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, OperatorMetadata, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
@@ -210,14 +210,8 @@ impl Life {
         change: impl FnOnce(&mut Pending),
     ) -> Self {
         let folder = Arc::clone(folder);
-        let log = crate::log::Options {
-            dir: folder.path().join("log"),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1000,
-            max_bytes: MAX_LOG_BYTES,
-            min_free: MinFree::Bytes(0),
-        };
+        let log = crate::log::Options::of_test(folder.path().join("log"));
+        let log = crate::log::Options { segment_bytes: 1000, max_bytes: MAX_LOG_BYTES, ..log };
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let log = Arc::new(log);
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();

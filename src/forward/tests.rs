@@ -24,7 +24,7 @@ use crate::common::backoff::Backoff;
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
 use crate::log::batch::BadPayload;
-use crate::log::{BatchBuilder, Instruments, Log, MinFree, Sync};
+use crate::log::{BatchBuilder, Instruments, Log};
 use crate::model::Deletion;
 use crate::telemetry::{Exposition, Metrics};
 
@@ -82,14 +82,7 @@ impl Case {
         let metrics = Arc::new(metrics);
         let client = Options { forwards: true, ..Options::new(&format!("http://{address}/")) };
         let client = Client::new(client).unwrap();
-        let log = crate::log::Options {
-            dir: folder.path().join("log"),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            max_bytes: 1 << 30,
-            min_free: MinFree::Bytes(0),
-        };
+        let log = crate::log::Options::of_test(folder.path().join("log"));
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let followed = log.follow(Followed { position: recovery.start, as_of_ms: 0 }).unwrap();
         let log = Arc::new(log);

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::limits::{Limiter, Rate};
-use crate::log::{Instruments, MinFree, Options, Sync};
+use crate::log::{Instruments, Options};
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Limits, Sink};
 
@@ -33,14 +33,7 @@ impl Edge {
 
     fn with_rules(log_bytes: u64, rules: Rules) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options {
-            dir: folder.path().to_owned(),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            max_bytes: log_bytes,
-            min_free: MinFree::Bytes(0),
-        };
+        let options = Options { max_bytes: log_bytes, ..Options::of_test(folder.path()) };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let (metrics, exposition) = Metrics::new();
         let ingest = Ingest::new(Arc::clone(&log), rules, None, Arc::new(metrics), Clock::system());

@@ -96,9 +96,7 @@ pub(super) fn batch(id: u32, readings: u8) -> Batch {
 }
 
 fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, Recovery), LogError> {
-    let min_free = MinFree::Bytes(0);
-    let (dir, group_window) = (disk.path().to_owned(), Duration::ZERO);
-    let options = Options { dir, sync, group_window, segment_bytes, max_bytes: 1 << 20, min_free };
+    let options = Options { sync, segment_bytes, max_bytes: 1 << 20, ..Options::of_test(disk.path()) };
     let (log, mut committer, recovery) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default())?;
     committer.appender.lose_patience();
     Ok((log, committer, recovery))
@@ -106,9 +104,8 @@ fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, 
 
 /// Opens a new log on a sound disk in memory, for tests that run its writer in a thread.
 pub(super) fn open_log(sync: Sync, group_window: Duration) -> (Log, Committer, Recovery) {
-    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(0));
-    let dir = disk.path().to_owned();
-    let options = Options { dir, sync, group_window, segment_bytes: 1 << 20, max_bytes: 1 << 20, min_free };
+    let disk = Disk::new(0);
+    let options = Options { sync, group_window, max_bytes: 1 << 20, ..Options::of_test(disk.path()) };
     Log::assemble(Arc::new(disk), options, Instruments::default()).unwrap()
 }
 

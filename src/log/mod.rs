@@ -132,6 +132,21 @@ pub struct Options {
     pub min_free: MinFree,
 }
 
+#[cfg(test)]
+impl Options {
+    /// The options of a large log that syncs each append and leaves nothing free, for tests.
+    pub(crate) fn of_test(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            sync: Sync::Always,
+            group_window: Duration::ZERO,
+            segment_bytes: 1 << 20,
+            max_bytes: 1 << 30,
+            min_free: MinFree::Bytes(0),
+        }
+    }
+}
+
 /// The log could not be opened, read or cut.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {

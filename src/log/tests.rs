@@ -20,8 +20,7 @@ use super::segment::{self, Header};
 use super::slots::Slot;
 use super::spares::Spares;
 use super::{
-    Batch, BatchBuilder, BegunDeletion, DeletionRecord, Instruments, Lag, Log, LogError, MinFree, Options, Position,
-    Sync,
+    Batch, BatchBuilder, BegunDeletion, DeletionRecord, Instruments, Lag, Log, LogError, Options, Position, Sync,
 };
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OsFolder};
@@ -38,14 +37,7 @@ pub(super) fn batch(id: u32, readings: u32) -> Batch {
 
 /// Options with segments so small that a few records fill one.
 fn options(dir: &Path) -> Options {
-    Options {
-        dir: dir.to_owned(),
-        sync: Sync::Always,
-        group_window: Duration::ZERO,
-        segment_bytes: 300,
-        max_bytes: 1 << 20,
-        min_free: MinFree::Bytes(0),
-    }
+    Options { segment_bytes: 300, max_bytes: 1 << 20, ..Options::of_test(dir) }
 }
 
 pub(super) fn open(dir: &Path) -> (Log, super::recovery::Recovery) {

@@ -11,7 +11,7 @@ use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::ingest::{Receipt, Rules};
 use crate::limits::Quota;
-use crate::log::{Instruments, MinFree, Options, Position, Sync};
+use crate::log::{Instruments, Options, Position};
 use crate::model::Keep;
 use crate::telemetry::Metrics;
 use crate::wire::{Format, Incoming, Limits, Sink, Source};
@@ -37,15 +37,7 @@ struct Edge {
 impl Edge {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options {
-            dir: folder.path().to_owned(),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            max_bytes: 1 << 30,
-            min_free: MinFree::Bytes(0),
-        };
-        let (log, recovery) = Log::open(options, Instruments::default()).unwrap();
+        let (log, recovery) = Log::open(Options::of_test(folder.path()), Instruments::default()).unwrap();
         let (log, metrics) = (Arc::new(log), Arc::new(Metrics::new().0));
         let ingest = Ingest::new(Arc::clone(&log), RULES, None, metrics, Clock::system());
         Self { _folder: folder, log, start: recovery.start, ingest }

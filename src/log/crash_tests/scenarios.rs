@@ -193,15 +193,8 @@ fn without_file_descriptors_the_log_refuses_until_it_has_some() {
 
 #[test]
 fn below_its_reserve_the_log_refuses_and_ends_the_segment() {
-    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(1 << 20));
-    let options = Options {
-        dir: disk.path().to_owned(),
-        sync: Sync::Always,
-        group_window: Duration::ZERO,
-        segment_bytes: 1 << 20,
-        max_bytes: 1 << 30,
-        min_free,
-    };
+    let disk = Disk::new(0);
+    let options = Options { min_free: MinFree::Bytes(1 << 20), ..Options::of_test(disk.path()) };
     let (log, mut committer, _) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default()).unwrap();
     let mut append = |log: &Log| {
         let ack = log.append(batch(0, 3))?;
@@ -230,17 +223,10 @@ fn below_its_reserve_the_log_refuses_and_ends_the_segment() {
 
 #[test]
 fn a_stored_log_takes_each_record_that_an_empty_one_takes() {
-    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(0));
+    let disk = Disk::new(0);
     let [small, large] = [9, 255].map(|readings| batch(0, readings));
     let max_bytes: u64 = [&small, &large].map(|batch| record::encoded_bytes(batch.payload()) as u64).iter().sum();
-    let options = Options {
-        dir: disk.path().to_owned(),
-        sync: Sync::Always,
-        group_window: Duration::ZERO,
-        segment_bytes: 1 << 20,
-        max_bytes,
-        min_free,
-    };
+    let options = Options { max_bytes, ..Options::of_test(disk.path()) };
     let (log, mut committer, _) = Log::assemble(Arc::new(disk), options, Instruments::default()).unwrap();
     drop(log.append(small).unwrap());
     committer.commit(committer.next_group().unwrap());

@@ -190,14 +190,10 @@ fn append_until_it_has_room(log: &Log, dir: &Path, segment_bytes: u64) -> u32 {
     unreachable!()
 }
 
-fn options_of_large_segments(dir: &Path) -> Options {
-    Options { segment_bytes: 1 << 20, max_bytes: 1 << 30, ..options(dir) }
-}
-
 #[test]
 fn a_log_that_syncs_often_goes_on_in_a_spare_and_ends_without_room() {
     let dir = tempfile::tempdir().unwrap();
-    let options = options_of_large_segments(dir.path());
+    let options = Options::of_test(dir.path());
     let (log, recovery) = Log::open(options.clone(), Instruments::default()).unwrap();
     log.check_disk();
     let count = append_until_it_has_room(&log, dir.path(), options.segment_bytes);
@@ -221,7 +217,7 @@ fn a_log_that_syncs_often_goes_on_in_a_spare_and_ends_without_room() {
 fn a_backup_of_a_log_with_room_has_only_its_records() {
     let dir = tempfile::tempdir().unwrap();
     let copied = dir.path().join("copy");
-    let options = options_of_large_segments(dir.path());
+    let options = Options::of_test(dir.path());
     let (log, _) = Log::open(options.clone(), Instruments::default()).unwrap();
     let count = append_until_it_has_room(&log, dir.path(), options.segment_bytes);
     Snapshot::take(dir.path()).unwrap().copy_to(&copied).unwrap();

@@ -12,7 +12,7 @@ use crate::config::{LineProtocol, MqttTopic, Senml};
 use crate::ingest::Rules;
 use crate::ingest::devices::{DeviceLimits, Devices};
 use crate::limits::{Limiter, Rate};
-use crate::log::{AppendError, Instruments, Log, MinFree, Options, Sync};
+use crate::log::{AppendError, Instruments, Log, Options};
 use crate::model::Keep;
 use crate::telemetry::Exposition;
 use crate::wire::senml::NameSplit;
@@ -28,14 +28,7 @@ struct Edge {
 impl Edge {
     fn new(device_rate: Option<Rate>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options {
-            dir: folder.path().to_owned(),
-            sync: Sync::Always,
-            group_window: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            max_bytes: 20_000,
-            min_free: MinFree::Bytes(0),
-        };
+        let options = Options { max_bytes: 20_000, ..Options::of_test(folder.path()) };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let rules = Rules {
             max_age: None,
