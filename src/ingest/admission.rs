@@ -47,6 +47,18 @@ pub struct Rules {
     pub keep: Keep,
 }
 
+#[cfg(test)]
+impl Rules {
+    /// Rules with small limits, for tests.
+    pub(crate) const OF_TEST: Self = Self {
+        max_age: None,
+        max_future: Duration::from_secs(600),
+        max_readings: 10,
+        limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
+        keep: Keep::Last,
+    };
+}
+
 /// A rejected reading or value, as the answer lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {

@@ -8,15 +8,7 @@ use super::*;
 use crate::limits::{Limiter, Rate};
 use crate::log::{Instruments, Options};
 use crate::telemetry::Exposition;
-use crate::wire::{Incoming, Limits, Sink};
-
-const RULES: Rules = Rules {
-    max_age: None,
-    max_future: Duration::from_secs(600),
-    max_readings: 10,
-    limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
-    keep: Keep::Last,
-};
+use crate::wire::{Incoming, Sink};
 
 /// Admission with its log and metrics.
 struct Edge {
@@ -28,7 +20,7 @@ struct Edge {
 
 impl Edge {
     fn new(log_bytes: u64) -> Self {
-        Self::with_rules(log_bytes, RULES)
+        Self::with_rules(log_bytes, Rules::OF_TEST)
     }
 
     fn with_rules(log_bytes: u64, rules: Rules) -> Self {
@@ -208,7 +200,7 @@ async fn remarks_count_only_what_is_appended() {
 
 #[tokio::test]
 async fn later_values_are_ignored_if_the_store_keeps_the_first() {
-    let edge = Edge::with_rules(1 << 20, Rules { keep: Keep::First, ..RULES });
+    let edge = Edge::with_rules(1 << 20, Rules { keep: Keep::First, ..Rules::OF_TEST });
     let receipt = edge.send_with_remarks(3, true).await.unwrap();
     assert_eq!((receipt.accepted, &receipt.overwritten), (3, &Overwritten::default()));
     assert_eq!(receipt.ignored.names(), ["x", "m"].map(Box::<str>::from));

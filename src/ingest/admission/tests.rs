@@ -5,13 +5,7 @@ use crate::model::DeviceIdCase;
 use crate::wire::Format;
 
 const NOW_MS: i64 = 1_776_693_610_000;
-const RULES: Rules = Rules {
-    max_age: Some(Duration::from_secs(3600)),
-    max_future: Duration::from_secs(600),
-    max_readings: 1_000,
-    limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
-    keep: Keep::Last,
-};
+const RULES: Rules = Rules { max_age: Some(Duration::from_secs(3600)), max_readings: 1_000, ..Rules::OF_TEST };
 
 /// The admission of a JSON request.
 fn admission<'r>(rules: &'r Rules, scope: &'r DeviceScope, now_ms: i64) -> Admission<'r> {

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -12,17 +11,8 @@ use crate::common::clock::Clock;
 use crate::ingest::{Receipt, Rules};
 use crate::limits::Quota;
 use crate::log::{Instruments, Options, Position};
-use crate::model::Keep;
 use crate::telemetry::Metrics;
 use crate::wire::{Format, Incoming, Limits, Sink, Source};
-
-const RULES: Rules = Rules {
-    max_age: None,
-    max_future: Duration::from_secs(600),
-    max_readings: 10,
-    limits: Limits { max_metrics: 9, max_metadata_bytes: 99 },
-    keep: Keep::Last,
-};
 
 /// A value in the log: device, metadata, instant, series, value.
 type Found = (String, Option<String>, i64, String, f64);
@@ -39,7 +29,8 @@ impl Edge {
         let folder = tempfile::tempdir().unwrap();
         let (log, recovery) = Log::open(Options::of_test(folder.path()), Instruments::default()).unwrap();
         let (log, metrics) = (Arc::new(log), Arc::new(Metrics::new().0));
-        let ingest = Ingest::new(Arc::clone(&log), RULES, None, metrics, Clock::system());
+        let rules = Rules { limits: Limits { max_metrics: 9, max_metadata_bytes: 99 }, ..Rules::OF_TEST };
+        let ingest = Ingest::new(Arc::clone(&log), rules, None, metrics, Clock::system());
         Self { _folder: folder, log, start: recovery.start, ingest }
     }
 

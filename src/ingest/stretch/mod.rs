@@ -11,15 +11,13 @@ mod otlp;
 mod packs;
 mod remote_write;
 
-use std::time::Duration;
-
 use super::admission::{Admission, Kind, Rules};
 use crate::access::DeviceScope;
 use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
 use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
-use crate::model::{DeviceIdCase, Keep};
+use crate::model::DeviceIdCase;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::remote_write::Version;
 use crate::wire::senml::{self, NameSplit};
@@ -142,13 +140,8 @@ impl Cost {
 
 /// Parses, checks and encodes a body as a request does.
 fn cost_of(format: Format, body: &[u8], max_metadata_bytes: usize) -> Cost {
-    let rules = Rules {
-        max_age: None,
-        max_future: Duration::from_secs(600),
-        max_readings: 100_000,
-        limits: Limits { max_metrics: 256, max_metadata_bytes },
-        keep: Keep::Last,
-    };
+    let limits = Limits { max_metrics: 256, max_metadata_bytes };
+    let rules = Rules { max_readings: 100_000, limits, ..Rules::OF_TEST };
     let work_before = work::so_far();
     let ((batch, _), allocated) = counting::counted(|| {
         let scope = DeviceScope::of(DeviceIdCase::Lower, None, None);

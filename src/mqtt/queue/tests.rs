@@ -13,10 +13,9 @@ use crate::ingest::Rules;
 use crate::ingest::devices::{DeviceLimits, Devices};
 use crate::limits::{Limiter, Rate};
 use crate::log::{AppendError, Instruments, Log, Options};
-use crate::model::Keep;
 use crate::telemetry::Exposition;
 use crate::wire::senml::NameSplit;
-use crate::wire::{Incoming, Limits, Sink as _, json};
+use crate::wire::{Incoming, Sink as _, json};
 
 /// The way of messages into a log.
 struct Edge {
@@ -30,13 +29,6 @@ impl Edge {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { max_bytes: 20_000, ..Options::of_test(folder.path()) };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
-        let rules = Rules {
-            max_age: None,
-            max_future: Duration::from_secs(600),
-            max_readings: 10,
-            limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
-            keep: Keep::Last,
-        };
         let limits = DeviceLimits {
             readings: device_rate,
             metrics_per_hour: None,
@@ -54,7 +46,7 @@ impl Edge {
                 json: json::Options::default(),
                 senml_names: NameSplit::at(Senml::default().separators.as_str()),
             },
-            ingest: Ingest::new(log, rules, devices, Arc::clone(&metrics), Clock::system()),
+            ingest: Ingest::new(log, Rules::OF_TEST, devices, Arc::clone(&metrics), Clock::system()),
             metrics,
             refusals: Arc::default(),
         };
