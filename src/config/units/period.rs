@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 
 use super::{UnitError, number_and_unit};
+use crate::config::text::read_text;
 
 /// A length of time in whole milliseconds, at most [`Period::MAX`].
 ///
@@ -124,21 +125,8 @@ impl fmt::Display for Period {
 
 impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl de::Visitor<'_> for Visitor {
-            type Value = Period;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(PERIOD_EXPECTED.0)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
-                text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-        }
-
-        deserializer.deserialize_str(Visitor)
+        let text = read_text(deserializer, PERIOD_EXPECTED.0)?;
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &PERIOD_EXPECTED.0))
     }
 }
 
