@@ -5,7 +5,9 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{self, Visitor};
 
-use super::{Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate};
+use super::{
+    BrokerUrl, Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate,
+};
 
 /// Reads a text.
 ///
@@ -54,8 +56,8 @@ macro_rules! deserialize_from_text {
     )+ };
 }
 
-deserialize_from_text!(HookPath, JsonPath, MongodbUri, TopicTemplate);
-serialize_as_text!(HookPath, JsonPath, MongodbUri, TopicTemplate);
+deserialize_from_text!(BrokerUrl, HookPath, JsonPath, MongodbUri, TopicTemplate);
+serialize_as_text!(BrokerUrl, HookPath, JsonPath, MongodbUri, TopicTemplate);
 
 // These types have a `Deserialize` of their own, because they also accept other values than text, or describe
 // the valid forms in errors.
