@@ -382,22 +382,16 @@ fn open_folder(path: &Path) -> Result<File> {
 /// # Errors
 /// When nothing exists at `path`, or the operating system does not report its space.
 pub fn space(path: &Path) -> Result<Space> {
+    Ok(space_and_block(path)?.0)
+}
+
+/// The space of the file system that holds `path`, and the size of its blocks in bytes.
+pub(crate) fn space_and_block(path: &Path) -> Result<(Space, u64)> {
     let found = nix::sys::statvfs::statvfs(or_current(path))?;
     #[expect(clippy::useless_conversion, reason = "these types are smaller on 32-bit systems")]
     let [block, free, total] =
         [u64::from(found.fragment_size()), u64::from(found.blocks_available()), u64::from(found.blocks())];
-    Ok(Space { free: free.saturating_mul(block), total: total.saturating_mul(block) })
-}
-
-/// The size of a block of the file system that holds `path`, in bytes.
-///
-/// # Errors
-/// When nothing exists at `path`, or the operating system does not report the size.
-pub(crate) fn block_bytes(path: &Path) -> Result<u64> {
-    let found = nix::sys::statvfs::statvfs(or_current(path))?;
-    #[expect(clippy::useless_conversion, reason = "the type is smaller on 32-bit systems")]
-    let bytes = u64::from(found.fragment_size());
-    Ok(bytes)
+    Ok((Space { free: free.saturating_mul(block), total: total.saturating_mul(block) }, block))
 }
 
 /// Whether an error says that a file cannot grow: the disk is full, or a quota or another limit is reached.
@@ -474,7 +468,7 @@ mod tests {
 
     #[test]
     fn the_space_of_a_file_system_is_reported() {
-        assert!(block_bytes(Path::new("")).unwrap() > 0);
+        assert!(space_and_block(Path::new("")).unwrap().1 > 0);
         let Space { free, total } = OsFolder::new(Path::new("")).space().unwrap();
         assert!(free > 0 && free <= total, "{free} of {total}");
         space(Path::new("/not/there")).unwrap_err();

@@ -67,8 +67,8 @@ pub(super) fn expect_regular(path: &Path) -> Result<(), SqliteError> {
 /// reserves, the index has holes, and the system kills a process that writes into one on a full disk.
 pub(super) fn expect_index_space(path: &Path) -> Result<(), SqliteError> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    match (disk::block_bytes(folder), disk::space(folder)) {
-        (Ok(block), Ok(space)) if lacks_index_space(block, space.free) => {
+    match disk::space_and_block(folder) {
+        Ok((space, block)) if lacks_index_space(block, space.free) => {
             Err(SqliteError::NoIndexSpace { free: space.free, needed: INDEX_BYTES, block })
         }
         _ => Ok(()),
