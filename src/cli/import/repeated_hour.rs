@@ -245,6 +245,12 @@ mod tests {
 
     const HOUR: i64 = 60;
 
+    /// A row with these columns, whose time is `first_ms` or an hour later.
+    fn held(line: u64, first_ms: i64, text: Vec<u8>, filled: Vec<usize>) -> Held {
+        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms, second_ms: first_ms + HOUR };
+        Held { line, text, empty_cells: 0, bad_values: Vec::new(), filled, twice }
+    }
+
     /// Minutes of a local clock that is set back from 60 to 0 once; the second 0 to 59 are 60 to 119.
     /// Returns the resolved minutes, `None` for a row that is not resolved.
     fn resolved(local: &[i64]) -> Vec<Option<i64>> {
@@ -253,10 +259,7 @@ mod tests {
         for (at, &minute) in local.iter().enumerate() {
             let line = at as u64;
             let found = if (0..HOUR).contains(&minute) {
-                let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: minute, second_ms: minute + HOUR };
-                let row =
-                    Held { line, text: Vec::new(), empty_cells: 0, bad_values: Vec::new(), filled: vec![1], twice };
-                hours.hold("d", row).unwrap()
+                hours.hold("d", held(line, minute, Vec::new(), vec![1])).unwrap()
             } else {
                 let ms = if minute < 0 { minute } else { minute + HOUR };
                 all.push((line, Some(ms)));
@@ -310,12 +313,9 @@ mod tests {
     #[test]
     fn rows_with_different_values_at_one_time_are_no_repetition() {
         let mut hours = RepeatedHour::new();
-        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
         assert!(hours.pass("d", -HOUR).is_empty());
         for (line, column) in [(1, 1), (2, 2)] {
-            let (text, filled) = (vec![b'x'; 9], vec![column]);
-            let row = Held { line, text, empty_cells: 0, bad_values: Vec::new(), filled, twice };
-            assert!(hours.hold("d", row).unwrap().is_empty());
+            assert!(hours.hold("d", held(line, 0, vec![b'x'; 9], vec![column])).unwrap().is_empty());
         }
         assert_eq!(hours.first_line(), Some(1));
         assert!(hours.pass("d", 2 * HOUR).iter().all(|(_, ms)| *ms == Err((1, 2))));
@@ -325,11 +325,7 @@ mod tests {
     fn a_silent_device_is_ended_a_day_after_the_hour_and_lines_of_two_files_count_apart() {
         const LATER: i64 = HOUR + SILENT_MS + 1;
         let mut hours = RepeatedHour::new();
-        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
-        let row = || {
-            let (text, bad_values, filled) = (Vec::new(), Vec::new(), vec![1]);
-            Held { line: 7, text, empty_cells: 0, bad_values, filled, twice }
-        };
+        let row = || held(7, 0, Vec::new(), vec![1]);
         for device in ["silent", "d"] {
             assert!(hours.hold(device, row()).unwrap().is_empty());
         }
@@ -353,11 +349,7 @@ mod tests {
     #[test]
     fn rows_are_held_up_to_a_number_of_bytes() {
         let mut hours = RepeatedHour::new();
-        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
-        let row = |line| {
-            let (text, bad_values, filled) = (vec![0; 1 << 20], Vec::new(), Vec::new());
-            Held { line, text, empty_cells: 0, bad_values, filled, twice }
-        };
+        let row = |line| held(line, 0, vec![0; 1 << 20], Vec::new());
         let error = (1..100).find_map(|line| hours.hold("d", row(line)).err()).unwrap();
         assert!(error.to_string().starts_with("line 64: more than 64 MiB of rows"), "{error}");
     }
