@@ -324,6 +324,14 @@ mod tests {
         DeadLetters::new(path, max_bytes, Clock::fixed(1_776_693_610_000))
     }
 
+    /// Dead letters in a new folder, and their file.
+    fn in_a_folder(max_bytes: u64) -> (tempfile::TempDir, PathBuf, DeadLetters) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = dead_letters(path.clone(), max_bytes);
+        (folder, path, letters)
+    }
+
     fn refused(metadata: Option<&str>) -> Arc<BucketWrite> {
         let samples = [(10, 0, 1.5), (10, 1, -0.1), (3_599_999, 1, 1e300)];
         let arrived =
@@ -338,10 +346,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_deletion_leaves_its_readings_neither_here_nor_in_a_file_that_no_retry_holds() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
+        let (_folder, path, letters) = in_a_folder(1 << 20);
         let taken = DeadLetters::taken_path(&path);
-        let letters = dead_letters(path.clone(), 1 << 20);
         let append = async || {
             letters.append(&refused(Some(r#"{"floor": 2}"#)), &Arc::default(), "validation", "why").await.unwrap();
         };
@@ -399,9 +405,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_can_be_sent_to_the_api_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
-        let letters = dead_letters(path.clone(), 1 << 20);
+        let (_folder, path, letters) = in_a_folder(1 << 20);
         let detail = "document failed\nvalidation: \"floor\"";
         letters.append(&refused(Some("{\"floor\":\r\n2}")), &Arc::default(), "validation", detail).await.unwrap();
         letters.append(&refused(None), &Arc::default(), "too_large", "").await.unwrap();
@@ -427,9 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_has_where_the_measurement_of_a_metric_ends() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
-        let letters = dead_letters(path.clone(), 1 << 20);
+        let (_folder, path, letters) = in_a_folder(1 << 20);
         let of_measurements = [("cpu_idle", 3), ("cpu_x", 0), ("disk_free", 4), ("mem_free", 3)];
         let metrics = of_measurements.map(|(name, bytes)| Metric::of_measurement(name, bytes)).to_vec();
         let arrived = (0..4).map(|metric| (Sample { value: 1.0, offset: 10, metric }, metric == 0));
@@ -449,9 +451,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_instant_of_more_metrics_than_a_reading_has_becomes_several_readings() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
-        let letters = dead_letters(path.clone(), 1 << 20);
+        let (_folder, path, letters) = in_a_folder(1 << 20);
         let metrics: Vec<Metric> = (0..600).map(|nth| format!("m{nth}").into()).collect();
         let arrived = (0..600).map(|metric| (Sample { value: 1.0, offset: 10, metric }, metric == 0));
         let bucket = Arc::new(BucketWrite::new("S1".into(), Hour(0), None, metrics, arrived));
@@ -465,9 +465,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_bucket_becomes_several_lines_each_with_what_it_was_to_replace() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
-        let letters = dead_letters(path.clone(), 1 << 30);
+        let (_folder, path, letters) = in_a_folder(1 << 30);
         let sample = |offset: u32, value: f64| Sample { value, offset, metric: 0 };
         let bucket = |count: u32, name: &str| {
             let arrived = (0..count).map(|offset| (sample(offset, 1.0), true));
@@ -550,9 +548,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_file_accepts_no_line_until_a_retry_takes_it_and_only_while_the_retry_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dead-letters.ndjson");
-        let letters = dead_letters(path.clone(), 600);
+        let (_folder, path, letters) = in_a_folder(600);
         letters.append(&refused(None), &Arc::default(), "one", "").await.unwrap();
         let error = loop {
             if let Err(error) = letters.append(&refused(None), &Arc::default(), "more", "").await {
