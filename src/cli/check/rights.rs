@@ -6,7 +6,6 @@ use std::path::Path;
 use tidegauge::common::finding::{Finding, Part};
 use tidegauge::common::small_file::{read_small_regular_text, rights_of_others};
 use tidegauge::config::{Config, MongodbUri, Secret};
-use toml::{Table, Value};
 
 /// The right to write, among the rights of other users.
 const WRITE: u32 = 0o002;
@@ -43,23 +42,20 @@ pub(super) fn look(config: &Config, file: Option<&Path>) -> Vec<Finding> {
 /// Whether a configuration file has a secret itself, and not only the name of a file with it.
 fn has_secret(file: &Path) -> bool {
     let text = read_small_regular_text(file).unwrap_or_default();
-    let table: Table = toml::from_str(&text).unwrap_or_default();
-    let section = |name: &str| table.get(name);
-    let is_text = |table: &Value, key: &str| table.get(key).is_some_and(Value::is_str);
-    let any_is_text = |list: Option<&Value>, key: &str| {
-        list.and_then(Value::as_array).is_some_and(|list| list.iter().any(|table| is_text(table, key)))
-    };
-    let uri = section("mongodb").and_then(|mongodb| mongodb.get("uri")?.as_str()?.parse::<MongodbUri>().ok());
-    section("forward").is_some_and(|forward| is_text(forward, "token"))
-        || uri.is_some_and(|uri| uri.to_string() != uri.expose()) // also with an unknown option, which may be one
-        || any_is_text(section("auth").and_then(|auth| auth.get("keys")), "secret")
-        || any_is_text(section("mqtt"), "password")
+    let config: Config = toml::from_str(&text).unwrap_or_default();
+    let is_text = |secret: &Secret| secret.file().is_none();
+    config.forward.token.as_ref().is_some_and(is_text)
+        || config.mongodb.uri.is_some_and(|uri| uri.to_string() != uri.expose()) // an unknown option may be a secret
+        || config.auth.keys.iter().any(|key| key.secret.file().is_none())
+        || config.mqtt.iter().any(|broker| broker.password.as_ref().is_some_and(is_text))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+
+    use tidegauge::config::TokenHash;
 
     use super::*;
 
@@ -72,15 +68,17 @@ mod tests {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             path
         };
+        let hash = TokenHash::of("x");
+        let token = format!("[[auth.tokens]]\nname = 'x'\nhash = '{hash}'\nscopes = ['query']");
         for (text, mode, count) in [
             ("[forward]\ntoken = 'x'", 0o644, 1),
             ("[forward]\ntoken = 'x'", 0o640, 0),
             ("[forward]\ntoken = { file = 'x' }", 0o644, 0),
             ("[mongodb]\nuri = 'mongodb://ann:x@h'", 0o604, 1),
             ("[mongodb]\nuri = 'mongodb://h'", 0o644, 0),
-            ("[[mqtt]]\npassword = 'x'", 0o644, 1),
-            ("[[auth.keys]]\nsecret = 'x'", 0o644, 1),
-            ("[[auth.tokens]]\nhash = 'x'", 0o644, 0),
+            ("[[mqtt]]\nurl = 'mqtt://h'\nclient_id = 'x'\npassword = 'x'", 0o644, 1),
+            ("[[auth.keys]]\nid = 'x'\nsecret = 'x'", 0o644, 1),
+            (&*token, 0o644, 0),
             ("", 0o646, 1),
         ] {
             let path = file("config.toml", text, mode);
