@@ -192,24 +192,24 @@ impl Evaluator<'_> {
             let any_field = dimensions.has_wildcard();
             let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
             let has_wildcard = select.columns.iter().any(|column| has_wildcard(&column.expr));
-            // SLIMIT and SOFFSET count series without rows too. A subquery of several fields has a row even
-            // if the series with one of the fields have none.
+            // A subquery of several fields has a row even if the series with one of the fields have none.
+            let needs_all = outer.is_subquery && has_several_names;
             let counts_series = select.limit.series > 0 || select.limit.skip_series > 0;
-            let needs_all = counts_series || (outer.is_subquery && has_several_names);
             let windows = own_windows.as_ref().or(outer.windows.as_ref());
             let tags = wanted_tags(condition.as_ref());
             // For a sum in one column, and for a subquery, fill() completes the fields of the series with the
             // wanted tags, also of series without rows. So the source reads only the devices that are named.
             let fills_any = fills_absent && (tags.is_empty() || (fills_several && select.columns.len() > 1));
             let needs_schema = any_field || has_wildcard || fills_any;
-            let needs_fields = fills_absent && !needs_schema;
+            // SLIMIT and SOFFSET count series without rows too.
+            let needs_rowless = counts_series || (fills_absent && !needs_schema);
             wanted.push(Wanted {
                 measurements,
                 tags,
-                filter: if needs_all { None } else { TagFilter::new(condition.as_ref()) },
+                filter: if needs_all { None } else { TagFilter::new(condition.as_ref(), needs_rowless) },
                 fields: fields.map(|names| names.into_iter().map(str::to_owned).collect()),
                 range_ms: range.to_ms(),
-                within_ms: (!needs_all && !needs_fields).then(|| range_of_rows(range, windows)),
+                within_ms: (!needs_all && !needs_rowless).then(|| range_of_rows(range, windows)),
                 needs_schema,
             });
         }

@@ -123,7 +123,7 @@ impl Evaluator<'_> {
         let compiled = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let tags = wanted_tags(condition.as_ref());
         let range_ms = TimeRange::ALL.to_ms();
-        let filter = TagFilter::new(condition.as_ref());
+        let filter = TagFilter::new(condition.as_ref(), false);
         let wanted =
             Wanted { measurements, tags, filter, fields: None, range_ms, within_ms: None, needs_schema: false };
         let comparisons = compiled.as_ref().map_or(0, |condition| condition.size() + plan.references.len());

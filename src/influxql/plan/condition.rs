@@ -36,6 +36,8 @@ pub(in super::super) enum Condition {
 pub struct TagFilter {
     condition: Condition,
     references: Vec<Reference>,
+    /// Whether series without rows are needed too, such as those that lack a field of the condition.
+    needs_rowless: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -173,22 +175,25 @@ impl Condition {
 
 impl TagFilter {
     /// `None`: there is no condition, or it is malformed, so that the plan will refuse it.
-    pub(in super::super) fn new(condition: Option<&Expr>) -> Option<Self> {
+    pub(in super::super) fn new(condition: Option<&Expr>, needs_rowless: bool) -> Option<Self> {
         let mut plan = Plan::default();
         let condition = Condition::new(condition?, &mut plan).ok()?;
-        Some(Self { condition, references: plan.references })
+        Some(Self { condition, references: plan.references, needs_rowless })
     }
 
     /// Whether the condition may hold for a row of the series.
     ///
     /// A name without a cast is a field if the series has such a field, and else a tag. If other series have
-    /// the field, the name is a field that the series lacks, and no comparison with it holds.
+    /// the field, the name is a field that the series lacks, and no comparison with it holds. If series
+    /// without rows are needed, a comparison with a name that the series lacks may hold.
     #[must_use]
     pub fn may_hold(&self, series: &Series) -> bool {
         work::count(self.condition.size() + self.references.len());
         let value = |(name, cast): &Reference| {
             let is_tag = is_of_tag(*cast) && (cast.is_some() || series.field(name).is_none());
-            is_tag.then(|| Value::Text(series.tag(name).into()))
+            let text = is_tag.then(|| series.tag(name));
+            let is_known = |text: &&str| cast.is_some() || !self.needs_rowless || !text.is_empty();
+            text.filter(is_known).map(|text| Value::Text(text.into()))
         };
         let values: Vec<Option<Value>> = self.references.iter().map(value).collect();
         self.condition.holds(&|at| values[at].as_ref(), &[]) != Some(false)

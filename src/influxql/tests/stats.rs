@@ -148,6 +148,8 @@ fn a_statement_needs_the_series_that_may_have_rows() {
         (format!("SELECT sum(a) + sum(b) FROM {both} WHERE time >= 2h fill(0)"), 2),
         ("SELECT x FROM m WHERE time >= 2h GROUP BY device_id SLIMIT 1 SOFFSET 1".to_owned(), 2),
         ("SELECT x FROM m WHERE y > 5 GROUP BY device_id SLIMIT 1".to_owned(), 2),
+        ("SELECT x FROM m WHERE device_id =~ /^l/ GROUP BY device_id SLIMIT 1".to_owned(), 1),
+        ("SELECT x FROM m WHERE device_id =~ /^l/ AND y > 5 GROUP BY device_id SLIMIT 1".to_owned(), 1),
         ("SELECT z FROM (SELECT x AS z FROM m) WHERE time >= 2h".to_owned(), 1),
         ("SELECT z FROM (SELECT x + y AS z FROM m) WHERE time >= 2h".to_owned(), 2),
     ] {
