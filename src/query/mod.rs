@@ -75,8 +75,9 @@ const DEVICES_PER_LOOK: usize = 16;
 
 /// The most slices that all queries together read ahead at one time.
 ///
-/// Each takes a connection to the store, and may hold a whole reply of it: 16 MiB with MongoDB. Other reads,
-/// and the writes, need connections too.
+/// With MongoDB, each takes a connection, and may hold a whole reply of it: 16 MiB. Other reads, and the
+/// writes, need connections too. SQLite has four connections for reads; others wait their turn behind these
+/// short ones.
 const READS_AHEAD: usize = 8;
 
 /// Pending hours with more values, repetitions included, are large: some megabytes of readings, up to some
