@@ -1,6 +1,6 @@
 //! From a real log to a real store, over everything that may go wrong on the way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -142,7 +142,7 @@ impl Store for Faulty {
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
-        self.store.operator_metadata()
+        self
     }
 
     fn deletions(&self) -> &dyn Deletions {
@@ -167,6 +167,30 @@ impl Store for Faulty {
 
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.store.expire_rollups(oldest_ms).await
+    }
+}
+
+#[async_trait]
+impl OperatorMetadataStore for Faulty {
+    async fn merge_metadata(&self, changes: &[(Arc<str>, OperatorMetadata)]) -> Result<(), StoreError> {
+        for (device, _) in changes {
+            let none = BucketWrite::new(Arc::clone(device), Hour(0), None, Vec::new(), []);
+            (self.fault)(&none).map_or(Ok(()), Err)?;
+        }
+        self.store.operator_metadata().merge_metadata(changes).await
+    }
+
+    async fn metadata_of(&self, devices: &[Arc<str>]) -> Result<HashMap<Arc<str>, OperatorMetadata>, StoreError> {
+        self.store.operator_metadata().metadata_of(devices).await
+    }
+
+    async fn list_metadata(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(Arc<str>, OperatorMetadata)>, StoreError> {
+        self.store.operator_metadata().list_metadata(prefix, after, limit).await
     }
 }
 

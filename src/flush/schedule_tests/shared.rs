@@ -1,5 +1,7 @@
 //! An instance among others, by the notes that they have in the store.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::log::BegunDeletion;
 use crate::model::{Deletion, OperatorMetadata};
@@ -97,18 +99,33 @@ async fn an_end_stores_nothing_that_a_missed_deletion_removes_if_the_log_takes_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_metadata_waits_for_the_store_unless_it_is_away() {
-    let notes = Arc::new(KeptNotes::default());
-    let stage = sharing(&notes);
+async fn a_change_of_metadata_waits_for_the_store_unless_it_takes_no_metadata() {
+    let gone = Arc::new(AtomicBool::new(true));
+    let is_gone = Arc::clone(&gone);
+    let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
+    let stage = Stage::with_notes(OPTIONS, Duration::ZERO, fault, Some(Arc::default()));
     let devices: [Arc<str>; 1] = ["a".into()];
-    stage.pipeline.lock().metadata.add(Arc::clone(&devices[0]), OperatorMetadata::default(), Position(0));
-    let begun = Instant::now();
-    stage.pipeline.metadata_seen(&devices, ms(2_000)).await;
-    assert!(begun.elapsed() >= ms(2_000), "{:?}", begun.elapsed());
-    store_state::note_failing(&stage.pipeline, &away());
-    let begun = Instant::now();
-    stage.pipeline.metadata_seen(&devices, ms(2_000)).await;
-    assert_eq!(begun.elapsed(), ms(0));
+    let add = || {
+        let device = Arc::clone(&devices[0]);
+        stage.pipeline.lock().metadata.add(device, OperatorMetadata::default(), Position(0));
+    };
+    let waited = async || {
+        let begun = Instant::now();
+        stage.pipeline.metadata_seen(&devices, ms(2_000)).await;
+        begun.elapsed()
+    };
+    stage.pipeline.announced.send_replace(stage.pipeline.log.usage().readable);
+    add();
+    store_state::note_failing(&stage.pipeline, &away()); // a write of readings
+    assert!(waited().await >= ms(2_000));
+    tokio::spawn(metadata::run(Arc::clone(&stage.pipeline)));
+    assert_eq!(waited().await, ms(0), "the first attempt fails");
+    assert_eq!(waited().await, ms(0), "another one follows");
+    gone.store(false, Ordering::Relaxed);
+    pass(ms(1_000)).await;
+    assert!(stage.pipeline.lock().metadata.is_done());
+    add(); // the saver does not hear of it
+    assert!(waited().await >= ms(2_000));
 }
 
 #[tokio::test(start_paused = true)]
