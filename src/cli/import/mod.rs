@@ -201,9 +201,9 @@ The import prints each rejected row and value with its file and line, and contin
 rejects its value alone if the row has another. A quote that is not closed rejects its row, and so does text after a \
 closing quote, because following lines may be in the row: correct the quote, and repeat. It may be repeated: stored \
 readings with a time are not stored twice. After a file that cannot be read, or not to its end, the next one follows; \
-the exit status is not 0. With --progress, a repetition continues where the import was, or in the first file that could \
-not be read, if the files have not changed since and the server has the same store. If several rows have the same \
-device, time and series, the last one wins, in the order of the files and of their rows.
+the exit status is not 0. With --progress, a repetition continues where the import was, or in the first file that \
+could not be read, if the files have not changed since and the server has the same store. If several rows have the \
+same device, time and series, the last one wins, in the order of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
