@@ -11,6 +11,7 @@ use futures_util::stream;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
@@ -38,6 +39,22 @@ async fn without_tls() -> SocketAddr {
         while let Ok((mut stream, _)) = listener.accept().await {
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
             open.push(stream);
+        }
+    });
+    address
+}
+
+/// A server whose certificate no authority has issued.
+async fn with_own_certificate() -> SocketAddr {
+    let (listener, address) = listen().await;
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], own.signing_key.into());
+    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = acceptor.accept(stream).await; // the client refuses the certificate
         }
     });
     address
@@ -114,18 +131,22 @@ async fn a_server_without_tls_is_not_asked_over_tls_again() {
 
 #[tokio::test]
 async fn a_server_that_has_answered_before_is_asked_over_tls_again() {
-    let ((listener, address), plain) = (listen().await, without_tls().await);
-    serve(listener, move |request, _| match request {
-        1 => r#"{"accepted":3}"#.into_response(),
-        _ => Redirect::temporary(&format!("https://{plain}/")).into_response(),
-    });
-    let (client, body) = (client(address), Body::of(b"{}\n{}\n{}\n", Some(3)));
-    for has_answered in [false, true] {
-        let trouble = client.post(READINGS, &body).await.unwrap_err();
-        assert!(trouble.to_string().contains("speaks no TLS at this address"), "{trouble}");
-        assert_eq!(trouble.is_for_good, !has_answered);
-        if !has_answered {
-            assert_eq!(client.post(READINGS, &body).await.unwrap().counts.accepted, 3);
+    let plain = (without_tls().await, "speaks no TLS at this address");
+    let untrusted = (with_own_certificate().await, "if its authority is a private one");
+    for (other, said) in [plain, untrusted] {
+        let (listener, address) = listen().await;
+        serve(listener, move |request, _| match request {
+            1 => r#"{"accepted":3}"#.into_response(),
+            _ => Redirect::temporary(&format!("https://{other}/")).into_response(),
+        });
+        let (client, body) = (client(address), Body::of(b"{}\n{}\n{}\n", Some(3)));
+        for has_answered in [false, true] {
+            let trouble = client.post(READINGS, &body).await.unwrap_err();
+            assert!(trouble.to_string().contains(said), "{trouble}");
+            assert_eq!(trouble.is_for_good, !has_answered, "{trouble}");
+            if !has_answered {
+                assert_eq!(client.post(READINGS, &body).await.unwrap().counts.accepted, 3);
+            }
         }
     }
 }

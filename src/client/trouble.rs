@@ -171,8 +171,8 @@ impl Trouble {
 
     /// The trouble of a request without a complete answer.
     ///
-    /// `has_answered`: the client has had an answer before. So TLS and the client's certificate were right,
-    /// and the cause may pass, such as wrong files at a reload of the server.
+    /// `has_answered`: the client has had an answer before. So TLS and the certificates were right, and the
+    /// cause may pass, such as a certificate that has expired, or wrong files at a reload of the server.
     pub(super) fn of_error(url: &str, error: Failure, hints: &Hints, has_answered: bool) -> Self {
         let error = match error {
             Failure::Http(error) => error.without_url(),
@@ -182,17 +182,17 @@ impl Trouble {
             }
         };
         let reason = if error.is_timeout() { "timeout" } else { "connection" };
-        let (is_lasting, hint) = match tls_error(&error) {
+        let (is_of_tls, hint) = match tls_error(&error) {
             // If another authority has the same name, the error is `BadSignature` instead of `UnknownIssuer`.
             Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) => (true, &*hints.authority),
             Some(rustls::Error::InvalidCertificate(_)) => (true, ""),
             Some(rustls::Error::AlertReceived(alert)) if OF_CLIENT_CERTIFICATE.contains(alert) => {
-                (!has_answered, &*hints.identity)
+                (true, &*hints.identity)
             }
-            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => (!has_answered, NO_TLS),
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => (true, NO_TLS),
             _ => (false, ""),
         };
-        let is_for_good = error.is_builder() || is_lasting;
+        let is_for_good = error.is_builder() || is_of_tls && !has_answered;
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let mut said = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
         if !hint.is_empty() {
