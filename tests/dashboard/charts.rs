@@ -169,11 +169,14 @@ async fn hours_are_those_of_the_viewer_in_a_zone_with_half_an_hour() {
     assert!(!links.as_str().expect("a text").contains("UTC"), "{links}");
 
     // Over a week they would need all of its readings.
-    let range = "from=2024-04-14T00:00:00Z&to=2024-04-21T00:00:00Z";
+    let range = "from=2024-04-15T00:00:00Z&to=2024-04-22T00:00:00Z";
     show(&tab, server.url(), &format!("device=A&step=1h&{range}&table=1")).await;
     tab.wait_for(".links", "steps of 1h (UTC)").await;
     let expected = json!([["04/20/2024, 11:30 PM", "4 (3 … 5)"], ["04/20/2024, 07:30 PM", "1.5 (1 … 2)"]]);
     assert_eq!(cells(&tab, ".data").await, expected);
+    show(&tab, server.url(), &format!("device=A&step=1h&{range}&table=1&compare=-1d")).await;
+    tab.wait_for(".legend", "A · a day earlier").await;
+    tab.wait_for(".links", "steps of 1h (UTC)").await;
     tab.close(server.url(), &[]).await;
 }
 

@@ -380,8 +380,9 @@ async function rollups(selection, step, params, columns, signal, mayBeLocal = tr
   // Clocks may change within the range.
   const isWhole = (instant) => new Date(instant).getTimezoneOffset() * MINUTE % length === 0;
   const isUtc = [from, (from + to) / 2, to].every(isWhole);
-  // Steps of up to an hour that are not those of UTC are made from readings, so only short ranges have them.
-  const needsZone = length > HOUR || Boolean(offset ?? compare) || (!isUtc && to - from <= 2 * DAY);
+  // Steps of up to an hour that are not those of UTC are made from readings, so only short ranges have them. An offset,
+  // which the page offers for longer steps only, always begins at a local hour.
+  const needsZone = length > HOUR || Boolean(offset) || (isUtc ? Boolean(compare) : to - from <= 2 * DAY);
   const hasZone = mayBeLocal && zone !== "UTC" && needsZone;
   const isLocal = mayBeLocal && (hasZone || isUtc);
   const more = Object.entries({ step, offset, compare }).filter(([, value]) => value);
