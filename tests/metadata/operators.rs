@@ -347,6 +347,7 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         (r#"{"units":"%"}"#, "units"),
         (r#"{"units":{"hum":"%","temp":1}}"#, "units.temp"),
         (r#"{"kind":{"energy":"counter","temp":"gauge"}}"#, "kind.temp"),
+        (r#"{"kind":["counter"]}"#, "kind"),
         (r#"{"name":7}"#, "name"),
     ] {
         for method in [Method::PUT, Method::PATCH] {

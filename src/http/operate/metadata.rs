@@ -477,8 +477,8 @@ fn wrong_form(key: &str, value: &Value) -> Option<String> {
     let form = match key {
         "name" => "\"name\" is a text",
         "units" => "\"units\" has a text for each metric, by its name without labels: {\"temp\": \"°C\"}",
-        // Without metrics, it may describe the device: `"pump"`.
-        "kind" if value.is_object() => {
+        // A text may describe the device: `"pump"`.
+        "kind" if !value.is_string() => {
             "\"kind\" is \"counter\", or has \"counter\" for each metric that is one: {\"energy\": \"counter\"}; give \
              another name to a key with another meaning"
         }
