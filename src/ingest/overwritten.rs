@@ -25,6 +25,8 @@ const MAX_NAMED: usize = 10;
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The readings of a request that overwrite other readings of the same request.
+///
+/// With [`Keep::First`], both fields are of the later values instead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overwritten {
     /// The number of readings that replaced at least one other value of the request.
