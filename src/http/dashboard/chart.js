@@ -381,7 +381,7 @@ async function rollups(selection, step, params, columns, signal, mayBeLocal = tr
   const isWhole = (instant) => new Date(instant).getTimezoneOffset() * MINUTE % length === 0;
   const isUtc = [from, (from + to) / 2, to].every(isWhole);
   // Steps of up to an hour that are not those of UTC are made from readings, so only short ranges have them. An offset,
-  // which the page offers for longer steps only, always begins at a local hour.
+  // which the page offers for longer steps only, always counts from local hours.
   const needsZone = length > HOUR || Boolean(offset) || (isUtc ? Boolean(compare) : to - from <= 2 * DAY);
   const hasZone = mayBeLocal && zone !== "UTC" && needsZone;
   const isLocal = mayBeLocal && (hasZone || isUtc);
