@@ -169,8 +169,7 @@ impl Evaluator<'_> {
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
         let shown = names_of(&select.columns, None);
         let has_several_names = shown.is_none_or(|names| names.len() > 1);
-        let fills_several = has_several_names && matches!(select.fill, Fill::Number(_));
-        let fills_absent = outer.fills_absent || fills_several;
+        let fills_absent = outer.fills_absent || (has_several_names && matches!(select.fill, Fill::Number(_)));
         let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
         for from in &select.from {
             match from {
@@ -196,21 +195,15 @@ impl Evaluator<'_> {
             let needs_all = outer.is_subquery && has_several_names;
             let counts_series = select.limit.series > 0 || select.limit.skip_series > 0;
             let windows = own_windows.as_ref().or(outer.windows.as_ref());
-            let tags = wanted_tags(condition.as_ref());
-            // For a sum in one column, and for a subquery, fill() completes the fields of the series with the
-            // wanted tags, also of series without rows. So the source reads only the devices that are named.
-            let fills_any = fills_absent && (tags.is_empty() || (fills_several && select.columns.len() > 1));
-            let needs_schema = any_field || has_wildcard || fills_any;
             // SLIMIT and SOFFSET count series without rows too.
-            let needs_rowless = counts_series || (fills_absent && !needs_schema);
             wanted.push(Wanted {
                 measurements,
-                tags,
-                filter: if needs_all { None } else { TagFilter::new(condition.as_ref(), needs_rowless) },
+                tags: wanted_tags(condition.as_ref()),
+                filter: if needs_all { None } else { TagFilter::new(condition.as_ref(), counts_series) },
                 fields: fields.map(|names| names.into_iter().map(str::to_owned).collect()),
                 range_ms: range.to_ms(),
-                within_ms: (!needs_all && !needs_rowless).then(|| range_of_rows(range, windows)),
-                needs_schema,
+                within_ms: (!needs_all && !counts_series).then(|| range_of_rows(range, windows)),
+                needs_schema: any_field || fills_absent || has_wildcard,
             });
         }
         let wanted = has_measurements.then(|| wanted.len() - 1);

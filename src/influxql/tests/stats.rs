@@ -128,7 +128,6 @@ fn a_statement_needs_the_series_that_may_have_rows() {
     let (mut all, mut needed) = (Data::new(lines), Data::new(lines));
     needed.leaves_out_others = true;
     let edges = "time >= 1h AND time < 3h GROUP BY time(1h)";
-    let named = "(device_id = 'live' OR device_id = 'old')";
     let both = "(SELECT x AS a FROM m), (SELECT y AS b FROM m)";
     for (query, listed) in [
         ("SELECT x FROM m WHERE device_id =~ /^l/".to_owned(), 1),
@@ -143,8 +142,6 @@ fn a_statement_needs_the_series_that_may_have_rows() {
         (format!("SELECT mean(x) FROM m WHERE {edges}"), 2),
         (format!("SELECT difference(mean(x)) FROM m WHERE {edges} fill(previous)"), 2),
         ("SELECT sum(x) + sum(y) FROM m WHERE time >= 2h fill(0)".to_owned(), 1),
-        (format!("SELECT sum(x) + sum(y) FROM m WHERE {named} AND time >= 2h fill(0)"), 2),
-        (format!("SELECT sum(x), sum(y) FROM m WHERE {named} AND time >= 2h fill(0)"), 1),
         (format!("SELECT sum(a) + sum(b) FROM {both} WHERE time >= 2h fill(0)"), 2),
         ("SELECT x FROM m WHERE time >= 2h GROUP BY device_id SLIMIT 1 SOFFSET 1".to_owned(), 2),
         ("SELECT x FROM m WHERE y > 5 GROUP BY device_id SLIMIT 1".to_owned(), 2),
