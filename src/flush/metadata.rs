@@ -97,7 +97,7 @@ impl WaitingMetadata {
     /// Whether the store is about to get a change of one of these devices.
     fn has_any(&self, devices: &[Arc<str>]) -> bool {
         let has = |device: &Arc<str>| self.waiting.contains_key(device) || self.in_flight.contains_key(device);
-        !self.gave_up && !self.is_failing && devices.iter().any(has)
+        !self.gave_up && devices.iter().any(has)
     }
 
     fn of(&self, device: &str) -> Option<OperatorMetadata> {
@@ -146,13 +146,13 @@ impl Pipeline {
     }
 
     /// Waits until all instances that share the store see the acknowledged changes of these devices, because
-    /// the store has taken them. Waits at most `max_wait`, not at all while the store does not answer, and
-    /// only until an attempt to store metadata fails.
+    /// the store has taken them. Waits at most `max_wait`, and not at all while the store does not answer or
+    /// the last attempt to store metadata has failed.
     ///
     /// A change that follows at another instance is then made to the result of these, and is the later one
     /// whatever the clocks of both say.
     pub async fn metadata_seen(&self, devices: &[Arc<str>], max_wait: Duration) {
-        if self.store.instances().is_none() || self.store_state.is_silent() {
+        if self.store.instances().is_none() || self.store_state.is_silent() || self.lock().metadata.is_failing {
             return;
         }
         let seen = async {
@@ -223,21 +223,13 @@ fn note_saved(pipeline: &Pipeline, is_saved: bool) {
     pipeline.due.notify_one();
 }
 
-/// Notes whether an attempt to store changes has failed, and another one follows.
-fn note_attempt(pipeline: &Pipeline, is_failing: bool) {
-    pipeline.lock().metadata.is_failing = is_failing;
-    if is_failing {
-        pipeline.completed.notify_waiters(); // nobody waits for these changes any longer
-    }
-}
-
 /// Has the store merge changes, and repeats it until the store does.
 async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> Result<(), GaveUp> {
     let mut attempts = Attempts::new(pipeline);
     let mut left = vec![changes];
     while let Some(some) = left.pop() {
         let merged = pipeline.store.operator_metadata().merge_metadata(some).await;
-        note_attempt(pipeline, merged.as_ref().is_err_and(|error| !error.is_permanent()));
+        pipeline.lock().metadata.is_failing = merged.as_ref().is_err_and(|error| !error.is_permanent());
         match merged {
             Ok(()) => attempts.succeed(),
             Err(error) if error.is_permanent() && some.len() > 1 => {

@@ -150,8 +150,8 @@ pub struct Pipeline {
     announced: watch::Sender<Position>,
     /// Notifies the scheduler that a bucket may be due earlier than it expects.
     due: Notify,
-    /// Notifies all tasks that a bucket has left pending, that a crowded bucket was taken, that a task has
-    /// ended, or that an attempt to store metadata has failed.
+    /// Notifies all tasks that a bucket has left pending, that a crowded bucket was taken, or that a task has
+    /// ended.
     completed: Notify,
     /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,

@@ -119,8 +119,8 @@ async fn a_change_of_metadata_waits_for_the_store_unless_it_takes_no_metadata() 
     store_state::note_failing(&stage.pipeline, &away()); // a write of readings
     assert!(waited().await >= ms(2_000));
     tokio::spawn(metadata::run(Arc::clone(&stage.pipeline)));
-    assert_eq!(waited().await, ms(0), "the first attempt fails");
-    assert_eq!(waited().await, ms(0), "another one follows");
+    assert!(waited().await >= ms(2_000), "the next attempt may succeed");
+    assert_eq!(waited().await, ms(0), "the last attempt has failed");
     gone.store(false, Ordering::Relaxed);
     pass(ms(1_000)).await;
     assert!(stage.pipeline.lock().metadata.is_done());
