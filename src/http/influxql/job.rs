@@ -70,7 +70,8 @@ impl Job {
         };
         let bytes = Mutex::new(running.take(bytes).await?);
         let runtime = Handle::current();
-        let memory = Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), bytes };
+        let memory =
+            Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), bytes, ahead: Mutex::default() };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, request, runtime, deadline, cancelled, memory };
         if let Some(reservation) = reservation {
@@ -269,6 +270,8 @@ struct Held {
     running: Arc<RunningQuery>,
     metrics: Arc<Metrics>,
     bytes: Mutex<QueryMemory>,
+    /// For reading ahead: taken once for all statements, and given back if one needs it.
+    ahead: Mutex<Option<QueryMemory>>,
 }
 
 impl fmt::Debug for Held {
@@ -280,7 +283,11 @@ impl fmt::Debug for Held {
 impl Memory for Held {
     fn grow(&self, bytes: usize) -> Result<(), StatementError> {
         let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let more = self.running.try_take(bytes).map_err(|problem| {
+        let again = |problem| {
+            let was_held = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
+            if was_held { self.running.try_take(bytes) } else { Err(problem) }
+        };
+        let more = self.running.try_take(bytes).or_else(again).map_err(|problem| {
             self.metrics.limited_total.of(Limit::QueryBytes).increment(1);
             let max = self.running.max_bytes();
             if held.bytes().saturating_add(bytes) <= max {
@@ -298,9 +305,11 @@ impl Memory for Held {
 
     /// Does not count as refused, because the statement goes on.
     fn try_grow(&self, bytes: usize) -> bool {
-        let Ok(more) = self.running.try_take(bytes) else { return false };
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
-        true
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_none() {
+            *ahead = self.running.try_take(bytes).ok();
+        }
+        ahead.is_some()
     }
 }
 
@@ -335,7 +344,7 @@ mod tests {
         let hold_a_mib = async || {
             let running = Arc::new(limits.enter(&quota).await.expect("below the limit"));
             let bytes = Mutex::new(running.take(1 << 20).await.expect("below the limit"));
-            Held { running, metrics: Arc::clone(&metrics), bytes }
+            Held { running, metrics: Arc::clone(&metrics), bytes, ahead: Mutex::default() }
         };
         let (one, other) = (hold_a_mib().await, hold_a_mib().await);
         assert!(!one.try_grow(2 << 20));
@@ -350,7 +359,10 @@ mod tests {
         drop(other);
         assert_eq!(error((2 << 20) + 1), for_good);
         assert_eq!((one.try_grow(1 << 20), one.grow(1 << 20)), (true, Ok(())));
+        assert!(one.try_grow(1 << 20), "it was taken before");
+        assert_eq!(one.grow(1 << 20), Ok(()), "it is given back");
         assert!(!one.try_grow(1), "the share is used");
+        assert!(exposition.render().contains(&refused(3)));
     }
 
     #[test]

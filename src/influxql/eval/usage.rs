@@ -30,9 +30,9 @@ pub trait Memory: fmt::Debug {
     /// If no more memory is left.
     fn grow(&self, bytes: usize) -> Result<(), StatementError>;
 
-    /// Takes more bytes as [`Self::grow`] does, and returns whether they were left.
+    /// Takes bytes for reading ahead, and returns whether they were left.
     ///
-    /// The statement goes on without them.
+    /// The statement goes on without them. They may be those of a statement before.
     fn try_grow(&self, bytes: usize) -> bool {
         self.grow(bytes).is_ok()
     }
